@@ -1,0 +1,330 @@
+//! What can be asked of the ledger, and what it answers.
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::{
+    effect::{ByteBuf, EffectAnswer, EffectResult},
+    ids::{Digest, Grant, JobName, LaunchId, RunId, Stamp, TickAt},
+    launch::{Outcome, SkipReason},
+    rows::{NextTick, Usage},
+    spec::JobSpec,
+};
+
+/// One entry of the log: commands with the leader's stamp, applied in order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// In order.
+    pub commands: Vec<Stamped>,
+}
+
+/// A command and when the leader decided it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stamped {
+    /// The leader's clock.
+    pub at: Stamp,
+    /// What to do.
+    pub command: Command,
+}
+
+/// What can be asked of the ledger. An unknown one is an error, never skipped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Command {
+    /// The first command of a cluster's life.
+    Found {
+        /// The cluster's id.
+        cluster: Uuid,
+        /// What all keys are derived under.
+        key_domain: Uuid,
+    },
+    /// An executor says who it is. A new session ends the one before.
+    RegisterNode {
+        /// The node.
+        node: u64,
+        /// Its durable table.
+        store: Uuid,
+        /// The lease under which it takes dispatches.
+        session: Uuid,
+        /// Runs at a time.
+        runs_max: u32,
+        /// Bytes of guest memory at a time.
+        memory_bytes_max: u64,
+        /// The version of its tz database.
+        tz: String,
+        /// Its own version.
+        version: String,
+    },
+    /// A component is stored and checked.
+    PutComponent {
+        /// Its digest.
+        digest: Digest,
+        /// Its size in bytes.
+        size: u64,
+        /// What it imports.
+        imports: Vec<String>,
+    },
+    /// Creates or changes a job.
+    PutJob {
+        /// The job.
+        job: JobName,
+        /// What its owner says.
+        spec: Box<JobSpec>,
+        /// The revision this change was made from; 0 for a job that is not there.
+        from_revision: u64,
+        /// The first tick after the stamp.
+        next: Option<NextTick>,
+        /// Who.
+        by: String,
+    },
+    /// Deletes a job; its history stays.
+    DeleteJob {
+        /// The job.
+        job: JobName,
+        /// The revision this was decided from.
+        from_revision: u64,
+        /// Who.
+        by: String,
+    },
+    /// Pauses a job.
+    Pause {
+        /// The job.
+        job: JobName,
+        /// Why.
+        note: String,
+        /// Who.
+        by: String,
+    },
+    /// Ends a pause. The ticks in between are not made up.
+    Resume {
+        /// The job.
+        job: JobName,
+        /// The revision that `next` was computed from.
+        revision: u64,
+        /// The first tick after the stamp.
+        next: Option<NextTick>,
+    },
+    /// Decides ticks of one job.
+    Decide(Decision),
+    /// Launches by hand: a tick again, or none of the schedule's.
+    Trigger {
+        /// The launch, with the asker's id.
+        launch: LaunchId,
+        /// The instant in the job's zone.
+        local: String,
+        /// Whether effects carry the keys of the scheduled launch.
+        same_key: bool,
+        /// Who.
+        by: String,
+    },
+    /// Gives a due launch to an executor.
+    Intend {
+        /// The run: its attempt is the next one.
+        run: RunId,
+        /// The node.
+        node: u64,
+        /// The session it is meant for.
+        session: Uuid,
+    },
+    /// The executor began.
+    Start {
+        /// The run.
+        run: RunId,
+        /// Its right to act.
+        grant: Grant,
+    },
+    /// A run is over, or is known to be lost.
+    End {
+        /// The run.
+        run: RunId,
+        /// Its right to act.
+        grant: Grant,
+        /// How it ended.
+        outcome: Outcome,
+        /// What it used.
+        usage: Usage,
+        /// Results of effects that were not reported yet.
+        results: Vec<(Uuid, EffectResult)>,
+    },
+    /// A due launch is past its start deadline.
+    Expire {
+        /// The launch.
+        launch: LaunchId,
+    },
+    /// A run is about to send something.
+    IntendEffect {
+        /// The run.
+        run: RunId,
+        /// Its right to act.
+        grant: Grant,
+        /// The idempotency key.
+        key: Uuid,
+        /// For a person.
+        what: String,
+        /// Of the whole payload.
+        fingerprint: Digest,
+        /// Results of effects that were not reported yet.
+        results: Vec<(Uuid, EffectResult)>,
+    },
+    /// A run changes the key-value store: effect and record in one.
+    WriteKv {
+        /// The run.
+        run: RunId,
+        /// Its right to act.
+        grant: Grant,
+        /// The idempotency key.
+        key: Uuid,
+        /// The name in the namespace's store.
+        name: String,
+        /// The change.
+        change: KvChange,
+        /// Results of effects that were not reported yet.
+        results: Vec<(Uuid, EffectResult)>,
+    },
+}
+
+/// A change of the key-value store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KvChange {
+    /// Sets a value.
+    Set(ByteBuf),
+    /// Removes it.
+    Delete,
+    /// Adds to a whole number.
+    Increment(i64),
+}
+
+/// What the conductor decided about ticks of one job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decision {
+    /// The job.
+    pub job: JobName,
+    /// The revision that was read; another one is refused and decided anew.
+    pub revision: u64,
+    /// The tick that the job waited for; likewise.
+    pub awaited: TickAt,
+    /// Ticks that are not launched, older than the launches.
+    pub skipped: Option<DecidedSkip>,
+    /// Ticks that are launched, oldest first.
+    pub launches: Vec<DecidedLaunch>,
+    /// Every tick up to here is decided with this.
+    pub cursor: TickAt,
+    /// The last tick that is decided with this.
+    pub last_tick: TickAt,
+    /// The first tick after the cursor.
+    pub next: Option<NextTick>,
+}
+
+/// Ticks that are not launched.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DecidedSkip {
+    /// The first.
+    pub from: TickAt,
+    /// The last second that is covered.
+    pub to: TickAt,
+    /// Why.
+    pub reason: SkipReason,
+}
+
+/// A tick that is launched.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DecidedLaunch {
+    /// The tick.
+    pub tick: NextTick,
+    /// The tick before it by the schedule.
+    pub previous: Option<TickAt>,
+    /// It was missed and is made up.
+    pub caught_up: bool,
+}
+
+/// What a command led to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reply {
+    /// Done.
+    Done,
+    /// Nothing to do: it is so already.
+    Unchanged,
+    /// The run is intended, with this grant.
+    Intended(Grant),
+    /// What the run may do with its effect.
+    Effect(EffectAnswer),
+    /// Not done.
+    Refused(Refusal),
+}
+
+/// Why a command was not done. Nothing has changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "kebab-case")]
+pub enum Refusal {
+    /// The cluster has been founded before, or has not.
+    #[error("this cluster is founded already")]
+    Founded,
+    /// No such job.
+    #[error("there is no job `{0}`")]
+    NoJob(JobName),
+    /// No such component.
+    #[error("there is no component `{0}`; store it first")]
+    NoComponent(Digest),
+    /// No such launch.
+    #[error("there is no launch `{0}`")]
+    NoLaunch(LaunchId),
+    /// The command was made from a state that has changed since.
+    #[error("`{what}` changed in the meantime: {found}, expected {expected}; read it again")]
+    Stale {
+        /// What changed.
+        what: String,
+        /// How it is.
+        found: String,
+        /// How it was thought to be.
+        expected: String,
+    },
+    /// The launch cannot do that now.
+    #[error("launch `{launch}`: {why}")]
+    NotNow {
+        /// The launch.
+        launch: LaunchId,
+        /// Why.
+        why: String,
+    },
+    /// The run has no right to act any more.
+    #[error("run `{run}` no longer has the right to act: {why}")]
+    Fenced {
+        /// The run.
+        run: RunId,
+        /// Why.
+        why: String,
+    },
+    /// The job is paused, or is not.
+    #[error("job `{job}` is {found}")]
+    Pause {
+        /// The job.
+        job: JobName,
+        /// How it is.
+        found: String,
+    },
+    /// A value is not what the change needs.
+    #[error("`{name}` holds {found}; expected a whole number that stays within 64 bits")]
+    NotANumber {
+        /// The name.
+        name: String,
+        /// What it holds.
+        found: String,
+    },
+}
+
+/// What the leader has to do about an entry. Every node computes them; only the leader acts on them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    /// Send this run to its executor.
+    Dispatch(RunId),
+    /// Stop this run.
+    Revoke {
+        /// The run.
+        run: RunId,
+        /// Why.
+        why: String,
+    },
+    /// A launch is closed.
+    Closed(LaunchId),
+}

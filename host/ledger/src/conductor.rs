@@ -1,0 +1,335 @@
+//! What the leader does next: a function of the state, of what executors answered, and of *now*.
+//!
+//! It advances each job from the tick that the job waits for, never from *now*: a late wake-up still names the
+//! tick it was meant for.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
+use tickhost_schedule::{Next, ParseError, Schedule, Tick};
+
+use crate::{
+    State,
+    command::{Command, DecidedLaunch, DecidedSkip, Decision},
+    ids::{JobName, LaunchId, RunId, Stamp, TickAt},
+    launch::{Outcome, SkipReason, Status},
+    rows::{Attempt, Job, NextTick, Usage},
+    spec::{CatchUp, Overlap},
+};
+
+/// A tick this late was missed, and the catch-up policy decides about it. Arbitrary: longer than a leader
+/// takes to restart, shorter than anyone would call on time.
+pub const MISSED_AFTER: TimeDelta = TimeDelta::seconds(5);
+
+/// Jobs decided in one entry: ten thousand jobs due at midnight take a handful. An entry of this many
+/// decisions is about half a megabyte.
+const DECISIONS_MAX: usize = 2_000;
+
+/// How long a tick may lie in the past and still be told apart from its neighbours one by one; more of them
+/// at once than this are decided in the next round.
+const FRESH_MAX: usize = 100;
+
+/// Parsed schedules, by job and revision. A cache: dropping it loses time, nothing else.
+#[derive(Debug, Default)]
+pub struct Conductor {
+    schedules: BTreeMap<JobName, (u64, Schedule)>,
+}
+
+/// The schedule that a stored job names.
+///
+/// # Errors
+/// An expression or a zone that this version does not take: it was stored by another one.
+pub fn schedule_of(job: &Job) -> Result<Schedule, ParseError> {
+    Schedule::parse(&job.spec.schedule, &job.spec.zone, job.created_at.time())
+}
+
+/// The first tick after an instant, as it is stored with a job.
+pub fn next_tick(schedule: &Schedule, after: DateTime<Utc>) -> Option<NextTick> {
+    match schedule.next(after) {
+        Next::Tick(tick) => Some(named(tick)),
+        Next::Never | Next::Horizon => None,
+    }
+}
+
+/// A tick as it is stored.
+pub fn named(tick: Tick) -> NextTick {
+    NextTick { at: tick.at.into(), local: tick.local.to_rfc3339_opts(SecondsFormat::Secs, false) }
+}
+
+/// What a conductor wants to have proposed, and when to ask again.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// To be proposed with the stamp `now`, in one entry.
+    pub commands: Vec<Command>,
+    /// Jobs that cannot be scheduled, and why. The others go on.
+    pub faults: Vec<(JobName, String)>,
+}
+
+impl Conductor {
+    /// Everything that is to be decided at `now`: ticks that are due, launches that can be given to an
+    /// executor, launches past their start deadline.
+    pub fn plan(&mut self, state: &State, now: Stamp) -> Plan {
+        let mut plan = Plan::default();
+        let due: Vec<JobName> = state
+            .due()
+            .take_while(|(at, _)| at.0 * 1000 <= now.0)
+            .map(|(_, job)| job.clone())
+            .take(DECISIONS_MAX)
+            .collect();
+        let mut placement = Placement::new(state);
+        self.place_waiting(state, now, &mut placement, &mut plan);
+        for name in due {
+            let Some(job) = state.job(&name) else { continue };
+            match self.decide(&name, job, now) {
+                Ok(decision) => {
+                    let first = decision.launches.first().map(|launch| LaunchId {
+                        job: name.clone(),
+                        tick: launch.tick.at,
+                        rerun: None,
+                    });
+                    plan.commands.push(Command::Decide(decision));
+                    // One entry decides and intends, where nothing of the job is in the way and a place is free.
+                    let is_clear = job.spec.overlap == Overlap::Allow || state.open(&name).next().is_none();
+                    if let Some(id) = first.filter(|_| is_clear) {
+                        let run = RunId { launch: id, attempt: 1 };
+                        plan.commands.extend(placement.place(run, job));
+                    }
+                }
+                Err(error) => plan.faults.push((name, error.to_string())),
+            }
+        }
+        plan
+    }
+
+    fn place_waiting(&self, state: &State, now: Stamp, placement: &mut Placement, plan: &mut Plan) {
+        for id in state.waiting().take(DECISIONS_MAX) {
+            let (Some(launch), Some(job)) = (state.launch(id), state.job(&id.job)) else { continue };
+            match launch.status {
+                Status::Due if now > launch.start_by => {
+                    plan.commands.push(Command::Expire { launch: id.clone() });
+                    continue;
+                }
+                Status::AwaitingRetry { at, .. } if at > now => continue,
+                _ => {}
+            }
+            if state.is_at_the_front(id) {
+                let run = RunId { launch: id.clone(), attempt: launch.attempt() + 1 };
+                plan.commands.extend(placement.place(run, job));
+            }
+        }
+    }
+
+    /// When [`Conductor::plan`] has something to do next, if nothing else happens before.
+    pub fn wake_at(&self, state: &State) -> Option<Stamp> {
+        let next_tick = state.due().next().map(|(at, _)| Stamp(at.0 * 1000));
+        let waiting = state.waiting().filter_map(|id| {
+            let launch = state.launch(id)?;
+            Some(match launch.status {
+                Status::AwaitingRetry { at, .. } => at,
+                _ => launch.start_by.plus_ms(1),
+            })
+        });
+        next_tick.into_iter().chain(waiting).min()
+    }
+
+    /// Decides every tick of a job up to `now`: what a change of the job needs in its own entry.
+    ///
+    /// # Errors
+    /// A stored schedule that this version cannot read.
+    pub fn decide_up_to(
+        &mut self,
+        name: &JobName,
+        job: &Job,
+        now: Stamp,
+    ) -> Result<Option<Decision>, ParseError> {
+        match &job.next {
+            Some(next) if next.at.0 * 1000 <= now.0 => self.decide(name, job, now).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    fn decide(&mut self, name: &JobName, job: &Job, now: Stamp) -> Result<Decision, ParseError> {
+        let schedule = self.schedule(name, job)?;
+        let awaited = job.next.as_ref().map_or(job.cursor, |next| next.at);
+        Ok(decide(name, job, schedule, awaited, now.time()))
+    }
+
+    fn schedule(&mut self, name: &JobName, job: &Job) -> Result<&Schedule, ParseError> {
+        let cached = self.schedules.get(name).is_some_and(|(revision, _)| *revision == job.revision);
+        if !cached {
+            self.schedules.insert(name.clone(), (job.revision, schedule_of(job)?));
+        }
+        Ok(&self.schedules[name].1)
+    }
+}
+
+/// One job's ticks from the awaited one up to now.
+fn decide(name: &JobName, job: &Job, schedule: &Schedule, awaited: TickAt, now: DateTime<Utc>) -> Decision {
+    let before_awaited = awaited.time() - TimeDelta::seconds(1);
+    let missed_until = now - MISSED_AFTER;
+    let start_floor = now - TimeDelta::seconds(i64::from(job.spec.start_deadline_s));
+
+    let fresh_after = before_awaited.max(missed_until);
+    let fresh = schedule.preview(fresh_after, Some(now), FRESH_MAX).ticks;
+    let missed = schedule.last_in(before_awaited, missed_until);
+
+    // Of the missed ticks, those that the policy launches: the last ones, within the start deadline.
+    let wanted = match job.spec.catch_up {
+        CatchUp::None => 0,
+        CatchUp::Latest => u32::from(fresh.is_empty()),
+        CatchUp::All(bound) => bound,
+    };
+    let mut caught_up = Vec::new();
+    let mut last = missed;
+    while let Some(tick) = last.filter(|t| t.at >= start_floor && caught_up.len() < wanted as usize) {
+        caught_up.push(tick);
+        last = schedule.last_in(before_awaited, tick.at - TimeDelta::seconds(1));
+    }
+    caught_up.reverse();
+    // Of what was missed, nothing is in time any more: then the deadline is the reason, not the policy.
+    let reason =
+        if wanted > 0 && caught_up.is_empty() { SkipReason::StartDeadline } else { SkipReason::CatchUp };
+    let skipped = last.map(|tick| DecidedSkip { from: awaited, to: tick.at.into(), reason });
+
+    let mut previous = last.map(|tick| TickAt::from(tick.at)).or(job.last_tick);
+    let late = caught_up.len();
+    let launches: Vec<DecidedLaunch> = caught_up
+        .into_iter()
+        .chain(fresh)
+        .enumerate()
+        .map(|(i, tick)| {
+            let tick = named(tick);
+            let launch = DecidedLaunch { previous, caught_up: i < late, tick };
+            previous = Some(launch.tick.at);
+            launch
+        })
+        .collect();
+    // The cursor stops at the last tick looked at: with more than fit, the rest come in the next round.
+    let cursor = previous.unwrap_or(awaited);
+    Decision {
+        job: name.clone(),
+        revision: job.revision,
+        awaited,
+        skipped,
+        launches,
+        cursor,
+        last_tick: cursor,
+        next: next_tick(schedule, cursor.time()),
+    }
+}
+
+/// Free places, as they are while a plan is made.
+struct Placement {
+    nodes: Vec<Place>,
+}
+
+struct Place {
+    node: u64,
+    session: uuid::Uuid,
+    runs: u32,
+    memory_bytes: u64,
+}
+
+impl Placement {
+    fn new(state: &State) -> Self {
+        let nodes = state
+            .nodes()
+            .map(|(id, node)| {
+                let (runs, bytes) = state.reserved(*id);
+                Place {
+                    node: *id,
+                    session: node.session,
+                    runs: node.runs_max.saturating_sub(runs),
+                    memory_bytes: node.memory_bytes_max.saturating_sub(bytes),
+                }
+            })
+            .collect();
+        Self { nodes }
+    }
+
+    /// The node with the most free places that has the memory.
+    fn place(&mut self, run: RunId, job: &Job) -> Option<Command> {
+        let memory = job.spec.limits.memory_bytes;
+        let fits = |place: &&mut Place| place.runs > 0 && place.memory_bytes >= memory;
+        let place = self.nodes.iter_mut().filter(fits).max_by_key(|place| place.runs)?;
+        place.runs -= 1;
+        place.memory_bytes -= memory;
+        Some(Command::Intend { run, node: place.node, session: place.session })
+    }
+}
+
+/// What an executor says about a run that it was asked for by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// It is running.
+    Running,
+    /// It is over.
+    Finished {
+        /// How it ended.
+        outcome: Outcome,
+        /// What it used.
+        usage: Usage,
+    },
+    /// No guest instruction ran and none ever will: the executor has synced that it refuses the run.
+    Never,
+    /// It was running when the executor's process ended.
+    Lost,
+}
+
+/// The executor that answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Witness {
+    /// The node.
+    pub node: u64,
+    /// Its durable table.
+    pub store: uuid::Uuid,
+}
+
+/// Runs that were given to a node in an earlier session and of which the ledger does not know the end.
+pub fn unresolved(state: &State, node: u64) -> Vec<RunId> {
+    let Some(session) = state.node(node).map(|n| n.session) else { return Vec::new() };
+    let earlier = |id: &LaunchId| {
+        let launch = state.launch(id)?;
+        let attempt = launch.live()?;
+        (attempt.node == node && attempt.session != session)
+            .then(|| RunId { launch: id.clone(), attempt: launch.attempt() })
+    };
+    state.all_open().filter_map(earlier).collect()
+}
+
+/// What follows from an executor's answer about a run.
+///
+/// A binding "no" counts only from the very store that the intent named: another one never saw the run.
+pub fn resolve(state: &State, run: &RunId, witness: Witness, answer: Answer) -> Option<Command> {
+    let attempt: &Attempt = state.launch(&run.launch)?.live()?;
+    let end = |outcome, usage| {
+        let grant = attempt.grant;
+        Some(Command::End { run: run.clone(), grant, outcome, usage, results: Vec::new() })
+    };
+    let Witness { node, store } = witness;
+    if attempt.store != store {
+        let evidence = format!(
+            "the run was given to store {} of node {}, which is gone; node {node} now has store {store}",
+            attempt.store, attempt.node
+        );
+        return end(Outcome::Unanswered { evidence }, Usage::default());
+    }
+    match answer {
+        Answer::Running if attempt.started_at.is_none() => {
+            Some(Command::Start { run: run.clone(), grant: attempt.grant })
+        }
+        Answer::Running => None,
+        Answer::Finished { outcome, usage } => end(outcome, usage),
+        Answer::Never => {
+            let evidence =
+                format!("store {store} of node {node} never started it and refuses it from now on");
+            end(Outcome::NeverStarted { evidence }, Usage::default())
+        }
+        Answer::Lost => {
+            let evidence = format!(
+                "store {store} of node {node} recorded its start; the process ended before its outcome was recorded"
+            );
+            end(Outcome::Lost { evidence }, Usage::default())
+        }
+    }
+}

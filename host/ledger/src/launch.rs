@@ -1,0 +1,360 @@
+//! The life of a launch: one total match.
+//!
+//! ```text
+//! Due --intended--> Intended --started--> Running --ended--> Closed(verdict)
+//!  ^                   |                     |
+//!  |<--never started---+                     +--may run again--> AwaitingRetry --intended--> Intended
+//! ```
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    ids::Stamp,
+    spec::{OnUnknown, Retry},
+};
+
+/// Where a launch stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Status {
+    /// Decided; no executor yet.
+    Due,
+    /// Committed to one executor; nothing is known of its start.
+    Intended,
+    /// Its start is committed.
+    Running,
+    /// Another attempt follows.
+    AwaitingRetry {
+        /// Not before this instant.
+        at: Stamp,
+        /// The verdict if there is none.
+        otherwise: Verdict,
+    },
+    /// Over.
+    Closed(Verdict),
+}
+
+impl Status {
+    /// Whether the launch still counts for overlap and re-runs.
+    pub fn is_open(&self) -> bool {
+        !matches!(self, Self::Closed(_))
+    }
+
+    /// Whether a run of it may be alive.
+    pub fn is_live(&self) -> bool {
+        matches!(self, Self::Intended | Self::Running)
+    }
+}
+
+/// What became of a tick. Every tick has exactly one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// A run returned ok.
+    Succeeded,
+    /// The last run failed, trapped, met a limit or was stopped.
+    Failed,
+    /// It started, and its executor lost it.
+    Lost,
+    /// Nobody can say whether it started.
+    Unknown,
+    /// It was not launched.
+    Skipped(SkipReason),
+}
+
+impl std::fmt::Display for Verdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Succeeded => f.write_str("succeeded"),
+            Self::Failed => f.write_str("failed"),
+            Self::Lost => f.write_str("lost"),
+            Self::Unknown => f.write_str("unknown"),
+            Self::Skipped(reason) => write!(f, "skipped({reason})"),
+        }
+    }
+}
+
+/// Why a tick was not launched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SkipReason {
+    /// An earlier launch was open.
+    Overlap,
+    /// The job was paused.
+    Paused,
+    /// No run could begin within the start deadline.
+    StartDeadline,
+    /// It was missed, and the catch-up policy leaves it out.
+    CatchUp,
+    /// The job was deleted before it could begin.
+    Deleted,
+}
+
+impl std::fmt::Display for SkipReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Overlap => "overlap",
+            Self::Paused => "paused",
+            Self::StartDeadline => "start-deadline",
+            Self::CatchUp => "catch-up",
+            Self::Deleted => "deleted",
+        })
+    }
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// It returned ok, with a text to show.
+    Succeeded {
+        /// What the guest returned.
+        message: Option<String>,
+    },
+    /// It returned a failure.
+    Failed {
+        /// What the guest said.
+        message: String,
+        /// Whether the guest asked for another attempt.
+        retry: bool,
+    },
+    /// It trapped, or could not be instantiated.
+    Trapped {
+        /// The trap and the guest's own functions.
+        message: String,
+    },
+    /// It met a declared limit.
+    OverLimit {
+        /// The limit's name in the manifest.
+        limit: String,
+        /// What was used and what was declared.
+        message: String,
+    },
+    /// It was stopped by the host: replaced, deleted, or no longer entitled to act.
+    Revoked {
+        /// Why.
+        message: String,
+    },
+    /// The executor has proof that no guest instruction ran, and will refuse this run for ever.
+    NeverStarted {
+        /// Where that is known from.
+        evidence: String,
+    },
+    /// It ran, and its executor lost it.
+    Lost {
+        /// Where that is known from.
+        evidence: String,
+    },
+    /// The executor that could say is gone.
+    Unanswered {
+        /// What was asked.
+        evidence: String,
+    },
+}
+
+/// What happens to a launch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A run was committed to an executor.
+    Intended,
+    /// The executor accepted it and began.
+    Started,
+    /// The run is over, or is known to be lost.
+    Ended {
+        /// How.
+        outcome: Outcome,
+        /// Which attempt this was, from 1.
+        attempt: u32,
+        /// When that became known.
+        at: Stamp,
+    },
+    /// It is not to be launched after all.
+    Withdrawn(SkipReason),
+}
+
+/// What the owner chose, as far as a launch's life depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// Skip or repeat.
+    pub on_unknown: OnUnknown,
+    /// Further attempts.
+    pub retry: Retry,
+}
+
+/// An event that cannot happen in that status.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{event:?} cannot happen to a launch that is {status:?}")]
+pub struct Illegal {
+    /// Where the launch stood.
+    pub status: Status,
+    /// What was to happen.
+    pub event: Event,
+}
+
+/// The status after the event.
+///
+/// # Errors
+/// The pair, where the event cannot happen in that status.
+pub fn next(status: &Status, event: &Event, policy: &Policy) -> Result<Status, Illegal> {
+    use Event::*;
+    match (status, event) {
+        (Status::Due | Status::AwaitingRetry { .. }, Intended) => Ok(Status::Intended),
+        (Status::Intended, Started) => Ok(Status::Running),
+        (Status::Intended | Status::Running, Ended { outcome, attempt, at }) => {
+            Ok(settle(outcome, *attempt, *at, policy))
+        }
+        (Status::Due, Withdrawn(reason)) => Ok(Status::Closed(Verdict::Skipped(*reason))),
+        (Status::AwaitingRetry { otherwise, .. }, Withdrawn(_)) => Ok(Status::Closed(*otherwise)),
+        (Status::Intended | Status::Running | Status::Closed(_), Intended)
+        | (Status::Due | Status::Running | Status::AwaitingRetry { .. } | Status::Closed(_), Started)
+        | (Status::Due | Status::AwaitingRetry { .. } | Status::Closed(_), Ended { .. })
+        | (Status::Intended | Status::Running | Status::Closed(_), Withdrawn(_)) => {
+            Err(Illegal { status: status.clone(), event: event.clone() })
+        }
+    }
+}
+
+/// With `skip`, another attempt follows only where the first provably never started or itself asked for it;
+/// with `repeat`, also where it trapped, met a limit, or was lost.
+fn settle(outcome: &Outcome, attempt: u32, at: Stamp, policy: &Policy) -> Status {
+    let (verdict, again) = match outcome {
+        Outcome::NeverStarted { .. } => return Status::Due,
+        Outcome::Succeeded { .. } => (Verdict::Succeeded, false),
+        Outcome::Revoked { .. } => (Verdict::Failed, false),
+        Outcome::Failed { retry, .. } => (Verdict::Failed, *retry),
+        Outcome::Trapped { .. } | Outcome::OverLimit { .. } => {
+            (Verdict::Failed, policy.on_unknown == OnUnknown::Repeat)
+        }
+        Outcome::Lost { .. } => (Verdict::Lost, policy.on_unknown == OnUnknown::Repeat),
+        Outcome::Unanswered { .. } => (Verdict::Unknown, policy.on_unknown == OnUnknown::Repeat),
+    };
+    if again && attempt < policy.retry.attempts {
+        Status::AwaitingRetry { at: at.plus_ms(policy.retry.wait_ms(attempt)), otherwise: verdict }
+    } else {
+        Status::Closed(verdict)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SKIP: Policy = Policy {
+        on_unknown: OnUnknown::Skip,
+        retry: Retry { attempts: 3, backoff_ms: 100, backoff_max_ms: 150 },
+    };
+    const REPEAT: Policy = Policy { on_unknown: OnUnknown::Repeat, ..SKIP };
+
+    fn ended(outcome: Outcome, attempt: u32) -> Event {
+        Event::Ended { outcome, attempt, at: Stamp(1_000) }
+    }
+
+    fn outcomes() -> Vec<Outcome> {
+        let text = String::new;
+        vec![
+            Outcome::Succeeded { message: None },
+            Outcome::Failed { message: text(), retry: false },
+            Outcome::Failed { message: text(), retry: true },
+            Outcome::Trapped { message: text() },
+            Outcome::OverLimit { limit: text(), message: text() },
+            Outcome::Revoked { message: text() },
+            Outcome::NeverStarted { evidence: text() },
+            Outcome::Lost { evidence: text() },
+            Outcome::Unanswered { evidence: text() },
+        ]
+    }
+
+    /// Which outcomes lead to another attempt, and which verdict they give otherwise.
+    #[test]
+    fn skip_repeats_only_what_never_started_or_asked() {
+        let verdicts = |policy: &Policy, attempt| -> Vec<Status> {
+            outcomes()
+                .into_iter()
+                .map(|o| next(&Status::Running, &ended(o, attempt), policy).expect("a run may end"))
+                .collect()
+        };
+        let retry = |otherwise, at| Status::AwaitingRetry { at: Stamp(at), otherwise };
+        use Verdict::*;
+        assert_eq!(
+            verdicts(&SKIP, 1),
+            [
+                Status::Closed(Succeeded),
+                Status::Closed(Failed),
+                retry(Failed, 1_100),
+                Status::Closed(Failed),
+                Status::Closed(Failed),
+                Status::Closed(Failed),
+                Status::Due,
+                Status::Closed(Lost),
+                Status::Closed(Unknown),
+            ]
+        );
+        assert_eq!(
+            verdicts(&REPEAT, 2),
+            [
+                Status::Closed(Succeeded),
+                Status::Closed(Failed),
+                retry(Failed, 1_150),
+                retry(Failed, 1_150),
+                retry(Failed, 1_150),
+                Status::Closed(Failed),
+                Status::Due,
+                retry(Lost, 1_150),
+                retry(Unknown, 1_150),
+            ]
+        );
+        let exhausted = verdicts(&REPEAT, 3);
+        assert!(!exhausted.iter().any(|s| matches!(s, Status::AwaitingRetry { .. })), "{exhausted:?}");
+    }
+
+    /// Every short history: with `skip`, a second `Started` comes only after the guest asked for it.
+    #[test]
+    fn no_history_starts_a_skip_run_twice_unasked() {
+        let mut events: Vec<Event> = outcomes().into_iter().map(|o| ended(o, 1)).collect();
+        events.extend([Event::Intended, Event::Started, Event::Withdrawn(SkipReason::Overlap)]);
+        fn explore(
+            status: &Status,
+            started: bool,
+            asked: bool,
+            depth: u32,
+            events: &[Event],
+            seen: &mut u64,
+        ) {
+            *seen += 1;
+            if depth == 0 {
+                return;
+            }
+            for event in events {
+                let Ok(after) = next(status, event, &SKIP) else { continue };
+                let mut now_asked = asked;
+                match event {
+                    Event::Started => assert!(!started || asked, "{status:?} started twice"),
+                    Event::Ended { outcome: Outcome::Failed { retry: true, .. }, .. } => now_asked = true,
+                    // Proof that no instruction ran: only possible before the start was committed.
+                    Event::Ended { outcome: Outcome::NeverStarted { .. }, .. }
+                        if *status == Status::Running =>
+                    {
+                        continue;
+                    }
+                    _ => {}
+                }
+                let now_started = started || *event == Event::Started;
+                explore(&after, now_started, now_asked, depth - 1, events, seen);
+            }
+        }
+        let mut seen = 0;
+        explore(&Status::Due, false, false, 12, &events, &mut seen);
+        assert!(seen > 1_000, "only {seen} histories");
+    }
+
+    #[test]
+    fn a_closed_launch_stays_closed() {
+        let mut events: Vec<Event> = outcomes().into_iter().map(|o| ended(o, 1)).collect();
+        events.extend([Event::Intended, Event::Started, Event::Withdrawn(SkipReason::Paused)]);
+        let closed = Status::Closed(Verdict::Succeeded);
+        for event in events {
+            let refused = next(&closed, &event, &REPEAT).expect_err("closed is final");
+            assert_eq!((refused.status, refused.event), (closed.clone(), event));
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! The rows of the state.
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::{
+    effect::ByteBuf,
+    ids::{Grant, LaunchId, Stamp, TickAt},
+    launch::{Outcome, SkipReason, Status},
+    spec::JobSpec,
+};
+
+/// The cluster's identity. One row.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cluster {
+    /// Random, given at bootstrap.
+    pub id: Uuid,
+    /// The life of the cluster between restores.
+    pub epoch: u64,
+    /// What all keys are derived under; it outlives restores.
+    pub key_domain: Uuid,
+    /// The highest stamp seen. It serves order and retention, nothing else.
+    pub time: Stamp,
+}
+
+/// A component that may run. Its bytes lie beside the database, under their digest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Component {
+    /// Size in bytes.
+    pub size: u64,
+    /// What it imports, with versions.
+    pub imports: Vec<String>,
+    /// Since when it is here.
+    pub stored_at: Stamp,
+}
+
+/// A job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    /// What its owner said.
+    pub spec: JobSpec,
+    /// Counts the changes of `spec`, over deletions too.
+    pub revision: u64,
+    /// The stamp of the first revision since it was (re-)created: a schedule has no past before it, and
+    /// `@every` counts from it.
+    pub created_at: Stamp,
+    /// The stamp of this revision.
+    pub stored_at: Stamp,
+    /// Who stored it.
+    pub by: String,
+    /// Every tick up to here is decided.
+    pub cursor: TickAt,
+    /// The tick it waits for; `None` while paused and where there is none.
+    pub next: Option<NextTick>,
+    /// The last tick that was decided: where the next one's period begins.
+    pub last_tick: Option<TickAt>,
+    /// Present while paused.
+    pub pause: Option<Pause>,
+}
+
+/// A tick as the conductor computed it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NextTick {
+    /// The nominal instant.
+    pub at: TickAt,
+    /// The same in the job's zone, RFC 3339.
+    pub local: String,
+}
+
+/// A pause.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pause {
+    /// Since when.
+    pub since: Stamp,
+    /// Why, in the words of whoever did it.
+    pub note: String,
+    /// Who did it.
+    pub by: String,
+}
+
+/// What is kept of a deleted job: a re-creation starts after it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grave {
+    /// Every tick up to here is decided.
+    pub cursor: TickAt,
+    /// The last revision.
+    pub revision: u64,
+}
+
+/// A launch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Launch {
+    /// Where it stands.
+    pub status: Status,
+    /// Why it exists.
+    pub origin: Origin,
+    /// The tick in the job's zone, RFC 3339.
+    pub local: String,
+    /// The tick before by the schedule.
+    pub previous: Option<TickAt>,
+    /// The job's revision when it was decided.
+    pub revision: u64,
+    /// When it was decided.
+    pub decided_at: Stamp,
+    /// No first attempt begins after this.
+    pub start_by: Stamp,
+    /// Its attempts, oldest first.
+    pub attempts: Vec<Attempt>,
+}
+
+impl Launch {
+    /// The number of the latest attempt; 0 before the first.
+    pub fn attempt(&self) -> u32 {
+        u32::try_from(self.attempts.len()).unwrap_or(u32::MAX)
+    }
+
+    /// The attempt that may be alive.
+    pub fn live(&self) -> Option<&Attempt> {
+        if self.status.is_live() { self.attempts.last() } else { None }
+    }
+}
+
+/// Why a launch exists.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Origin {
+    /// The schedule named its tick.
+    Schedule {
+        /// It was missed and is made up; such ticks wait for each other, oldest first.
+        caught_up: bool,
+    },
+    /// Somebody asked for it.
+    Manual {
+        /// Who.
+        by: String,
+        /// Whether its effects carry the keys of the tick's scheduled launch.
+        same_key: bool,
+    },
+}
+
+/// One attempt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// Its right to act.
+    pub grant: Grant,
+    /// The node.
+    pub node: u64,
+    /// The executor's durable table.
+    pub store: Uuid,
+    /// The session it was meant for.
+    pub session: Uuid,
+    /// The revision it runs.
+    pub revision: u64,
+    /// Bytes of memory reserved for it.
+    pub memory_bytes: u64,
+    /// When its intent was committed.
+    pub intended_at: Stamp,
+    /// When its start was committed.
+    pub started_at: Option<Stamp>,
+    /// Its end.
+    pub ended: Option<Ended>,
+}
+
+/// The end of an attempt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    /// When it was committed.
+    pub at: Stamp,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What it used.
+    pub usage: Usage,
+}
+
+/// What a run used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Usage {
+    /// The most linear memory it held, in bytes.
+    pub memory_bytes: u64,
+    /// CPU time in microseconds.
+    pub cpu_us: u64,
+    /// Wall time in microseconds.
+    pub wall_us: u64,
+    /// Bytes of output and log records, kept or not.
+    pub log_bytes: u64,
+    /// HTTP requests.
+    pub http_calls: u64,
+    /// Bytes of the largest response body.
+    pub response_bytes: u64,
+}
+
+/// Ticks with one verdict that were never launched: enumerated when asked for, never walked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SkippedRange {
+    /// The last second it covers; `None` while it is open (a pause).
+    pub to: Option<TickAt>,
+    /// Why.
+    pub reason: SkipReason,
+    /// The job's revision then: the expression that names the ticks.
+    pub revision: u64,
+    /// That expression and its zone, for the one who enumerates.
+    pub schedule: String,
+    /// The zone.
+    pub zone: String,
+    /// Where `@every` counts from.
+    pub anchor: Stamp,
+}
+
+/// Launches that are no longer kept one by one.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Folded {
+    /// The last tick among them.
+    pub to: Option<TickAt>,
+    /// How many succeeded.
+    pub succeeded: u64,
+    /// How many did not.
+    pub other: u64,
+}
+
+/// An executor.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// Its durable table.
+    pub store: Uuid,
+    /// The lease under which it takes dispatches; new at each start.
+    pub session: Uuid,
+    /// Runs at a time.
+    pub runs_max: u32,
+    /// Bytes of guest memory at a time.
+    pub memory_bytes_max: u64,
+    /// The version of its tz database.
+    pub tz: String,
+    /// Its own version.
+    pub version: String,
+    /// Since when.
+    pub registered_at: Stamp,
+}
+
+/// A value of the key-value store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KvValue {
+    /// The bytes.
+    pub bytes: ByteBuf,
+    /// The launch that wrote it.
+    pub by: LaunchId,
+    /// When.
+    pub at: Stamp,
+}
