@@ -1,2 +1,5 @@
-//! x
-fn main() {}
+//! The binary `tickhost`.
+
+fn main() -> std::process::ExitCode {
+    tickhost::cli::main()
+}

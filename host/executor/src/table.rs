@@ -1,0 +1,123 @@
+//! The durable table of runs, in a column family beside the log. It is in no snapshot and no backup: it speaks
+//! for this disk and no other.
+
+use std::io;
+
+use serde::{Deserialize, Serialize};
+use tickhost_ledger::{Grant, RunId, launch::Outcome, rows::Usage};
+use tickhost_replica::{
+    Db,
+    db::{OUTPUTS, RUNS},
+};
+use tickhost_sandbox::OutputText;
+use uuid::Uuid;
+
+/// The row of the table itself. Runs' names begin with a namespace, so it cannot be one of them.
+const STORE: &[u8] = b"\0store";
+
+/// A run as the executor knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunRow {
+    /// The run.
+    pub run: RunId,
+    /// Its right to act; absent on a tombstone for a run that never arrived.
+    pub grant: Option<Grant>,
+    /// Where it stands.
+    pub status: RunStatus,
+}
+
+/// Where a run stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RunStatus {
+    /// It is here; no guest instruction has run.
+    Accepted,
+    /// The first guest instruction may have run.
+    Running,
+    /// It is over, and the ledger may not know yet.
+    Finished {
+        /// How it ended.
+        outcome: Outcome,
+        /// What it used.
+        usage: Usage,
+    },
+    /// It was running when the process ended.
+    Lost,
+    /// It never started and never will.
+    Tombstone,
+}
+
+#[derive(Clone)]
+pub(crate) struct Table {
+    db: Db,
+    pub(crate) store: Uuid,
+}
+
+impl Table {
+    /// Opens the table, and settles what an earlier process left: what was only accepted never started, what was
+    /// running is lost. Not synced yet.
+    pub(crate) fn open(db: Db) -> io::Result<Self> {
+        let store = match db.get(RUNS, STORE)? {
+            Some(store) => store,
+            None => {
+                let store = Uuid::new_v4();
+                db.put(RUNS, STORE, &store)?;
+                store
+            }
+        };
+        let table = Self { db, store };
+        for row in table.rows()? {
+            let status = match row.status {
+                RunStatus::Accepted => RunStatus::Tombstone,
+                RunStatus::Running => RunStatus::Lost,
+                RunStatus::Finished { .. } | RunStatus::Lost | RunStatus::Tombstone => continue,
+            };
+            table.put(&RunRow { status, ..row })?;
+        }
+        Ok(table)
+    }
+
+    fn rows(&self) -> io::Result<Vec<RunRow>> {
+        let rows = self.db.scan(RUNS, b"")?;
+        let runs = rows.into_iter().filter(|(key, _)| key.as_ref() != STORE);
+        runs.map(|(_, value)| tickhost_ledger::codec::decode(&value).map_err(io::Error::other)).collect()
+    }
+
+    pub(crate) fn get(&self, run: &RunId) -> io::Result<Option<RunRow>> {
+        self.db.get(RUNS, run.to_string().as_bytes())
+    }
+
+    /// Written, not synced.
+    pub(crate) fn put(&self, row: &RunRow) -> io::Result<()> {
+        self.db.put(RUNS, row.run.to_string().as_bytes(), row)
+    }
+
+    /// Forgets a run whose end the ledger has: it never gives the same attempt out again.
+    pub(crate) fn forget(&self, run: &RunId) -> io::Result<()> {
+        self.db.delete(RUNS, run.to_string().as_bytes())
+    }
+
+    pub(crate) async fn sync(&self) {
+        self.db.sync(1).await;
+    }
+
+    pub(crate) fn put_output(&self, run: &RunId, output: &OutputText) -> io::Result<()> {
+        self.db.put(OUTPUTS, run.to_string().as_bytes(), output)
+    }
+
+    pub(crate) fn output(&self, run: &RunId) -> io::Result<Option<OutputText>> {
+        self.db.get(OUTPUTS, run.to_string().as_bytes())
+    }
+
+    /// Removes the outputs of runs that `keep` does not want.
+    pub(crate) fn prune_outputs(&self, keep: impl Fn(&str) -> bool) -> io::Result<usize> {
+        let mut removed = 0;
+        for (key, _) in self.db.scan(OUTPUTS, b"")? {
+            if !std::str::from_utf8(&key).is_ok_and(&keep) {
+                self.db.delete(OUTPUTS, &key)?;
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+}

@@ -1,0 +1,179 @@
+//! Raft's log and vote in RocksDB.
+
+use std::{
+    fmt::Debug,
+    io,
+    ops::{Bound, RangeBounds},
+};
+
+use openraft::{
+    EntryPayload, OptionalSend,
+    alias::{EntryOf, LogIdOf, VoteOf},
+    entry::RaftEntry,
+    storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage},
+};
+use rocksdb::{Direction, IteratorMode, WriteBatch};
+use tickhost_ledger::codec;
+
+use crate::{
+    db::{Db, LOG, META, OpenError},
+    raft::Types,
+};
+
+const VOTE: &[u8] = b"vote";
+const COMMITTED: &[u8] = b"committed";
+const PURGED: &[u8] = b"purged";
+
+/// The log of a node.
+#[derive(Clone)]
+pub(crate) struct LogStore {
+    db: Db,
+}
+
+impl LogStore {
+    /// # Errors
+    /// A log or a vote below what the node had promised: it must not take part.
+    pub(crate) fn open(db: Db) -> Result<Self, OpenError> {
+        let store = Self { db };
+        let floor = store.db.floor();
+        let damaged =
+            |e: io::Error| OpenError::Damaged { dir: store.db.dir().to_owned(), why: e.to_string() };
+        let last = store.last().map_err(damaged)?.map_or(0, |id| id.index);
+        let vote: Option<VoteOf<Types>> = store.db.get(META, VOTE).map_err(damaged)?;
+        let term = vote.map_or(0, |v| v.leader_id.term);
+        if last < floor.last_index || term < floor.term {
+            return Err(OpenError::BelowFloor {
+                dir: store.db.dir().to_owned(),
+                found: format!("its log ends at {last} in term {term}"),
+                floor: format!("index {} in term {}", floor.last_index, floor.term),
+            });
+        }
+        Ok(store)
+    }
+
+    fn last(&self) -> io::Result<Option<LogIdOf<Types>>> {
+        let family = self.db.family(LOG)?;
+        match self.db.rocks().iterator_cf(&family, IteratorMode::End).next() {
+            Some(row) => {
+                let (_, value) = row.map_err(io::Error::other)?;
+                let entry: EntryOf<Types> = codec::decode(&value).map_err(io::Error::other)?;
+                Ok(Some(entry.log_id()))
+            }
+            None => self.purged(),
+        }
+    }
+
+    fn purged(&self) -> io::Result<Option<LogIdOf<Types>>> {
+        self.db.get(META, PURGED)
+    }
+
+    fn delete(&self, from: u64, to: u64) -> io::Result<()> {
+        let mut batch = WriteBatch::default();
+        batch.delete_range_cf(&self.db.family(LOG)?, from.to_be_bytes(), to.to_be_bytes());
+        self.db.write(batch)
+    }
+}
+
+impl RaftLogReader<Types> for LogStore {
+    async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
+        &mut self,
+        range: RB,
+    ) -> Result<Vec<EntryOf<Types>>, io::Error> {
+        let start = match range.start_bound() {
+            Bound::Included(index) => *index,
+            Bound::Excluded(index) => index + 1,
+            Bound::Unbounded => 0,
+        };
+        let family = self.db.family(LOG)?;
+        let start = start.to_be_bytes();
+        let rows = self.db.rocks().iterator_cf(&family, IteratorMode::From(&start, Direction::Forward));
+        let mut entries = Vec::new();
+        for row in rows {
+            let (_, value) = row.map_err(io::Error::other)?;
+            let entry: EntryOf<Types> = codec::decode(&value).map_err(io::Error::other)?;
+            if !range.contains(&entry.index()) {
+                break;
+            }
+            entries.push(entry);
+        }
+        Ok(entries)
+    }
+
+    async fn read_vote(&mut self) -> Result<Option<VoteOf<Types>>, io::Error> {
+        self.db.get(META, VOTE)
+    }
+}
+
+impl RaftLogStorage<Types> for LogStore {
+    type LogReader = Self;
+
+    async fn get_log_state(&mut self) -> Result<LogState<Types>, io::Error> {
+        Ok(LogState { last_purged_log_id: self.purged()?, last_log_id: self.last()? })
+    }
+
+    async fn get_log_reader(&mut self) -> Self {
+        self.clone()
+    }
+
+    async fn save_vote(&mut self, vote: &VoteOf<Types>) -> Result<(), io::Error> {
+        self.db.put(META, VOTE, vote)?;
+        self.db.sync(1).await;
+        let term = vote.leader_id.term;
+        self.db.raise_floor(|floor| floor.term = term, true);
+        Ok(())
+    }
+
+    async fn save_committed(&mut self, committed: Option<LogIdOf<Types>>) -> Result<(), io::Error> {
+        // Unsynced: it only saves time at the next start.
+        self.db.put(META, COMMITTED, &committed)
+    }
+
+    async fn read_committed(&mut self) -> Result<Option<LogIdOf<Types>>, io::Error> {
+        Ok(self.db.get::<Option<LogIdOf<Types>>>(META, COMMITTED)?.flatten())
+    }
+
+    async fn append<I>(&mut self, entries: I, callback: IOFlushed<Types>) -> Result<(), io::Error>
+    where
+        I: IntoIterator<Item = EntryOf<Types>> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let family = self.db.family(LOG)?;
+        let mut batch = WriteBatch::default();
+        let (mut weight, mut last) = (0, 0);
+        for entry in entries {
+            weight += match &entry.payload {
+                EntryPayload::Normal(request) => request.0.commands.len(),
+                EntryPayload::Blank | EntryPayload::Membership(_) => 1,
+            };
+            last = entry.index();
+            let bytes = codec::encode(&entry).map_err(io::Error::other)?;
+            batch.put_cf(&family, last.to_be_bytes(), bytes);
+        }
+        self.db.write(batch)?;
+        let db = self.db.clone();
+        self.db.sync_then(weight, move || {
+            // Not synced: a floor that lags behind only notices less.
+            db.raise_floor(|floor| floor.last_index = floor.last_index.max(last), false);
+            callback.io_completed(Ok(()));
+        });
+        Ok(())
+    }
+
+    async fn truncate_after(&mut self, last: Option<LogIdOf<Types>>) -> Result<(), io::Error> {
+        let keep = last.map_or(0, |id| id.index);
+        // First the promise is taken back: in between, a crash leaves a log above its floor.
+        self.db.raise_floor(|floor| floor.last_index = floor.last_index.min(keep), true);
+        self.delete(last.map_or(0, |id| id.index + 1), u64::MAX)?;
+        self.db.sync(1).await;
+        Ok(())
+    }
+
+    async fn purge(&mut self, log_id: LogIdOf<Types>) -> Result<(), io::Error> {
+        // The state that stands for these entries is on disk before they go.
+        self.db.sync(1).await;
+        self.db.put(META, PURGED, &Some(log_id))?;
+        self.delete(0, log_id.index + 1)?;
+        self.db.sync(1).await;
+        Ok(())
+    }
+}

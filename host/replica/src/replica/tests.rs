@@ -1,0 +1,122 @@
+#![allow(clippy::unwrap_used)]
+
+use std::path::PathBuf;
+
+use openraft::{
+    StorageError,
+    testing::log::{StoreBuilder, Suite},
+};
+use tempfile::TempDir;
+use tickhost_ledger::{Digest, Refusal};
+use uuid::Uuid;
+
+use super::*;
+
+struct Builder;
+
+impl StoreBuilder<Types, LogStore, Machine, TempDir> for Builder {
+    async fn build(&self) -> Result<(TempDir, LogStore, Machine), StorageError<Types>> {
+        let dir = TempDir::new().unwrap();
+        let db = Db::open(dir.path()).unwrap();
+        let machine = Machine::open(db.clone(), mpsc::unbounded_channel().0).unwrap();
+        Ok((dir, LogStore::open(db).unwrap(), machine))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn openrafts_own_storage_suite_passes() {
+    Suite::test_all(Builder).await.unwrap();
+}
+
+fn component(n: u8) -> Command {
+    Command::PutComponent { digest: Digest([n; 32]), size: 1, imports: vec!["x".repeat(100)] }
+}
+
+async fn found(replica: &Replica) {
+    let command = Command::Found { cluster: Uuid::new_v4(), key_domain: Uuid::new_v4() };
+    assert_eq!(replica.propose_one(Stamp(1), command).await, Ok(Reply::Done));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_acknowledged_is_there_after_a_restart_with_the_same_hash() {
+    let dir = TempDir::new().unwrap();
+    let mut hash = 0;
+    for round in 0..4 {
+        let (replica, _outputs) = Replica::open_single(dir.path(), 1).await.unwrap();
+        assert_eq!(replica.read(State::hash), hash);
+        if round == 0 {
+            found(&replica).await;
+        }
+        for n in 0..20 {
+            assert_eq!(replica.propose_one(Stamp(2), component(round * 20 + n)).await, Ok(Reply::Done));
+        }
+        if round == 1 {
+            let applied = replica.status().applied_index;
+            replica.snapshot().await.unwrap();
+            let mut metrics = replica.raft.metrics();
+            while metrics.borrow_watched().snapshot.map(|id| id.index) < applied {
+                metrics.changed().await.unwrap();
+            }
+        }
+        hash = replica.read(State::hash);
+        close(replica, dir.path()).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn proposals_made_at_once_share_an_entry_and_get_their_own_replies() {
+    let dir = TempDir::new().unwrap();
+    let (replica, _outputs) = Replica::open_single(dir.path(), 1).await.unwrap();
+    found(&replica).await;
+    let before = replica.status().last_index.unwrap();
+    let proposals = (0..200_u8).map(|n| {
+        let replica = replica.clone();
+        // Every proposal twice: the second time there is nothing to do.
+        async move { replica.propose(Stamp(3), vec![component(n), component(n)]).await }
+    });
+    for replies in futures::future::join_all(proposals).await {
+        assert_eq!(replies, Ok(vec![Reply::Done, Reply::Unchanged]));
+    }
+    let entries = replica.status().last_index.unwrap() - before;
+    assert!(entries < 100, "200 proposals took {entries} entries");
+    let again = Command::Found { cluster: Uuid::new_v4(), key_domain: Uuid::new_v4() };
+    assert_eq!(replica.propose_one(Stamp(4), again).await, Ok(Reply::Refused(Refusal::Founded)));
+    replica.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_below_its_floor_is_refused() {
+    let dir = TempDir::new().unwrap();
+    let copy: PathBuf = dir.path().join("copy");
+    let node = dir.path().join("node");
+    let (replica, _outputs) = Replica::open_single(&node, 1).await.unwrap();
+    found(&replica).await;
+    close(replica, &node).await;
+    copy_dir(&node.join("db"), &copy);
+    let (replica, _outputs) = Replica::open_single(&node, 1).await.unwrap();
+    replica.propose_one(Stamp(3), component(1)).await.unwrap();
+    close(replica, &node).await;
+    std::fs::remove_dir_all(node.join("db")).unwrap();
+    copy_dir(&copy, &node.join("db"));
+    let refused = Replica::open_single(&node, 1).await.map(|_| ()).unwrap_err().to_string();
+    assert!(refused.contains("has lost part of its log"), "{refused}");
+}
+
+fn copy_dir(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for file in std::fs::read_dir(from).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
+    }
+}
+
+/// The last handles are dropped by tasks that end a moment after the shutdown.
+async fn close(replica: Replica, dir: &Path) {
+    replica.shutdown().await;
+    drop(replica);
+    let began = std::time::Instant::now();
+    while let Err(error) = Db::open(dir) {
+        assert!(began.elapsed() < Duration::from_secs(10), "{error}");
+        tokio::task::yield_now().await;
+    }
+}

@@ -1,0 +1,114 @@
+//! What a run uses: memory over all its memories, and CPU time by the thread's own clock.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    task::{Context, Poll},
+};
+
+use rustix::time::{ClockId, clock_gettime};
+use wasmtime::ResourceLimiter;
+
+/// Tables of one run: elements over all of them. CPython starts with about 8,000.
+const TABLE_ELEMENTS_MAX: usize = 100_000;
+
+/// Linear memory over all memories of a run; wasmtime asks for each one alone.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) limit: u64,
+    pub(crate) used: u64,
+    pub(crate) peak: u64,
+    /// The last growth that was refused, in bytes wanted. A guest that cannot grow merely aborts; this says why.
+    pub(crate) refused: Option<u64>,
+    table_elements: usize,
+}
+
+impl Memory {
+    pub(crate) fn new(limit: u64) -> Self {
+        Self { limit, used: 0, peak: 0, refused: None, table_elements: 0 }
+    }
+}
+
+impl ResourceLimiter for Memory {
+    fn memory_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        _maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        let wanted = self.used + (desired - current) as u64;
+        if wanted > self.limit {
+            self.refused = Some(wanted);
+            return Ok(false);
+        }
+        self.used = wanted;
+        self.peak = self.peak.max(wanted);
+        Ok(true)
+    }
+
+    fn table_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        _maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        let wanted = self.table_elements + (desired - current);
+        if wanted > TABLE_ELEMENTS_MAX {
+            return Ok(false);
+        }
+        self.table_elements = wanted;
+        Ok(true)
+    }
+}
+
+/// CPU time of a run, whatever threads it is polled on. Waiting for the host is not charged.
+#[derive(Debug, Default)]
+pub(crate) struct Cpu {
+    used_ns: AtomicU64,
+    poll_began_ns: AtomicU64,
+}
+
+impl Cpu {
+    /// Nanoseconds used by polls that are over.
+    pub(crate) fn used_ns(&self) -> u64 {
+        self.used_ns.load(Relaxed)
+    }
+
+    /// Nanoseconds used, the poll that is under way on this thread included.
+    pub(crate) fn used_ns_now(&self) -> u64 {
+        self.used_ns() + thread_ns().saturating_sub(self.poll_began_ns.load(Relaxed))
+    }
+}
+
+fn thread_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
+}
+
+/// Charges the CPU time of each poll.
+pub(crate) struct Metered<F> {
+    inner: Pin<Box<F>>,
+    cpu: Arc<Cpu>,
+}
+
+impl<F: Future> Metered<F> {
+    pub(crate) fn new(inner: F, cpu: Arc<Cpu>) -> Self {
+        Self { inner: Box::pin(inner), cpu }
+    }
+}
+
+impl<F: Future> Future for Metered<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let began = thread_ns();
+        self.cpu.poll_began_ns.store(began, Relaxed);
+        let poll = self.inner.as_mut().poll(cx);
+        self.cpu.used_ns.fetch_add(thread_ns().saturating_sub(began), Relaxed);
+        poll
+    }
+}

@@ -1,0 +1,243 @@
+//! One run: a fresh store, the call, and how it ended.
+
+use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
+
+use tickhost_ledger::{Digest, RunId, TickAt, key::KeySource, launch::Outcome, rows::Usage, spec::Limits};
+use wasmtime::{
+    Store, Trap, UpdateDeadline, WasmBacktrace,
+    component::{Resource, ResourceTable},
+};
+use wasmtime_wasi::{I32Exit, WasiCtx};
+use wasmtime_wasi_http::WasiHttpCtx;
+
+use crate::{
+    bindings::JobPre,
+    capability::{
+        http::AllowRule,
+        ticks::Tick,
+        wasi::{self, RefuseHttp},
+    },
+    engine::Sandbox,
+    journal::Journal,
+    meter::{Cpu, Memory, Metered},
+    output::Output,
+};
+
+/// Bytes that one host call may copy out of the guest: a list of a million pointers to one string must not cost
+/// a terabyte.
+const HOSTCALL_BYTES_MAX: usize = 64 << 20;
+/// Handles in a run's table: keys, streams, pollables.
+const TABLE_MAX: usize = 200_000;
+/// Bytes of all header fields of one `wasi:http` request.
+const FIELD_BYTES_MAX: usize = 64 << 10;
+
+/// All that a run needs to know.
+#[derive(Debug, Clone)]
+pub struct RunRequest {
+    /// The run.
+    pub run: RunId,
+    /// The component.
+    pub component: Digest,
+    /// The tick in the job's zone, RFC 3339.
+    pub local: String,
+    /// The tick before by the schedule.
+    pub previous: Option<TickAt>,
+    /// Where keys come from.
+    pub keys: KeySource,
+    /// What it may use.
+    pub limits: Limits,
+    /// Where it may send.
+    pub allow_http: Vec<String>,
+    /// The job's `config`.
+    pub config: BTreeMap<String, String>,
+}
+
+/// How a run ended, and what it used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunReport {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What it used.
+    pub usage: Usage,
+}
+
+/// The data of a run's store.
+pub(crate) struct RunState {
+    pub(crate) request: Arc<RunRequest>,
+    pub(crate) allow: Vec<AllowRule>,
+    pub(crate) journal: Arc<dyn Journal>,
+    pub(crate) http: reqwest::Client,
+    pub(crate) output: Output,
+    pub(crate) table: ResourceTable,
+    pub(crate) wasi: WasiCtx,
+    pub(crate) wasi_http: WasiHttpCtx,
+    pub(crate) refuse_http: RefuseHttp,
+    pub(crate) usage: Usage,
+    pub(crate) keys: u64,
+    /// The last limit that a call met, and the message.
+    pub(crate) met: Option<(&'static str, String)>,
+    memory: Memory,
+}
+
+/// The guest used more CPU time than declared.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("cpu time is used up")]
+struct CpuUsedUp;
+
+impl Sandbox {
+    /// Runs a component for a tick and says how it ended. `began` is called right before the first guest
+    /// instruction. Dropping the future, or `stop` becoming ready with a reason, ends the run at once.
+    ///
+    /// # Errors
+    /// None: whatever goes wrong is an outcome.
+    pub async fn run(
+        self: &Arc<Self>,
+        request: RunRequest,
+        journal: Arc<dyn Journal>,
+        output: Output,
+        stop: impl Future<Output = String> + Send,
+    ) -> RunReport {
+        let pre = match self.ready(request.component).await {
+            Ok(pre) => pre,
+            Err(error) => {
+                let outcome = Outcome::Trapped { message: error.to_string() };
+                return RunReport { outcome, usage: Usage::default() };
+            }
+        };
+        let limits = request.limits;
+        let mut store = Store::new(&self.engine, self.state(request, journal, &output));
+        let cpu = Arc::new(Cpu::default());
+        restrict(&mut store, &cpu, Duration::from_millis(limits.cpu_ms));
+        let began = std::time::Instant::now();
+        let call = Metered::new(call(&pre, &mut store), cpu.clone());
+        let wall = tokio::time::sleep(Duration::from_millis(limits.wall_ms));
+        let ended = tokio::select! {
+            ended = call => Ended::Returned(ended),
+            () = wall => Ended::WallTime,
+            reason = stop => Ended::Stopped(reason),
+        };
+        let state = store.data();
+        let usage = Usage {
+            memory_bytes: state.memory.peak,
+            cpu_us: cpu.used_ns() / 1_000,
+            wall_us: u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX),
+            log_bytes: output.total_bytes(),
+            ..state.usage
+        };
+        RunReport { outcome: outcome(ended, state, &limits, usage.cpu_us), usage }
+    }
+
+    fn state(&self, request: RunRequest, journal: Arc<dyn Journal>, output: &Output) -> RunState {
+        let mut table = ResourceTable::new();
+        table.set_max_capacity(TABLE_MAX);
+        let mut wasi_http = WasiHttpCtx::new();
+        wasi_http.set_field_size_limit(FIELD_BYTES_MAX);
+        RunState {
+            // Rules were checked when the job was stored; one that no longer reads allows nothing.
+            allow: request.allow_http.iter().filter_map(|rule| rule.parse().ok()).collect(),
+            memory: Memory::new(request.limits.memory_bytes),
+            request: Arc::new(request),
+            journal,
+            http: self.http.clone(),
+            output: output.clone(),
+            table,
+            wasi: wasi::context(output),
+            wasi_http,
+            refuse_http: RefuseHttp::new(output),
+            usage: Usage::default(),
+            keys: 0,
+            met: None,
+        }
+    }
+}
+
+fn restrict(store: &mut Store<RunState>, cpu: &Arc<Cpu>, cpu_limit: Duration) {
+    store.limiter(|state| &mut state.memory);
+    store.set_hostcall_fuel(HOSTCALL_BYTES_MAX);
+    store.set_epoch_deadline(1);
+    let cpu = cpu.clone();
+    let limit_ns = u64::try_from(cpu_limit.as_nanos()).unwrap_or(u64::MAX);
+    store.epoch_deadline_callback(move |_| {
+        if cpu.used_ns_now() > limit_ns {
+            return Err(CpuUsedUp.into());
+        }
+        Ok(UpdateDeadline::YieldCustom(1, Box::pin(tokio::task::yield_now())))
+    });
+}
+
+type Called =
+    wasmtime::Result<Result<Option<String>, crate::bindings::exports::tickhost::job::entry::Failure>>;
+
+async fn call(pre: &JobPre<RunState>, store: &mut Store<RunState>) -> Called {
+    let tick: Resource<Tick> = store.data_mut().table.push(Tick)?;
+    let job = pre.instantiate_async(&mut *store).await?;
+    job.tickhost_job_entry().call_run(&mut *store, Resource::new_borrow(tick.rep())).await
+}
+
+enum Ended {
+    Returned(Called),
+    WallTime,
+    Stopped(String),
+}
+
+fn outcome(ended: Ended, state: &RunState, limits: &Limits, cpu_us: u64) -> Outcome {
+    let over = |limit: &str, message: String| Outcome::OverLimit { limit: limit.to_owned(), message };
+    match ended {
+        Ended::Returned(Ok(Ok(message))) => Outcome::Succeeded { message },
+        Ended::Returned(Ok(Err(failure))) => match &state.met {
+            // A failure that follows from a limit names the limit.
+            Some((limit, message)) if failure.message.contains(message.as_str()) => {
+                over(limit, message.clone())
+            }
+            _ => Outcome::Failed { message: failure.message, retry: failure.retry },
+        },
+        Ended::WallTime => over(
+            "wall",
+            format!(
+                "it was still running after {} ms; the job declares `wall = \"{} ms\"`",
+                limits.wall_ms, limits.wall_ms
+            ),
+        ),
+        Ended::Stopped(message) => Outcome::Revoked { message },
+        Ended::Returned(Err(error)) => trapped(&error, state, limits, cpu_us),
+    }
+}
+
+fn trapped(error: &wasmtime::Error, state: &RunState, limits: &Limits, cpu_us: u64) -> Outcome {
+    let over = |limit: &str, message: String| Outcome::OverLimit { limit: limit.to_owned(), message };
+    if error.downcast_ref::<CpuUsedUp>().is_some() {
+        let message = format!(
+            "it used {} ms of CPU time; the job declares `cpu = \"{} ms\"`",
+            cpu_us / 1_000,
+            limits.cpu_ms
+        );
+        return over("cpu", message);
+    }
+    if let Some(exit) = error.downcast_ref::<I32Exit>() {
+        return match exit.0 {
+            0 => Outcome::Succeeded { message: Some("exited".into()) },
+            code => Outcome::Failed { message: format!("it exited with an error ({code})"), retry: false },
+        };
+    }
+    if let Some(wanted) = state.memory.refused {
+        let message = format!(
+            "it wanted {wanted} bytes of memory; the job declares `memory = {}`",
+            limits.memory_bytes
+        );
+        return over("memory", message);
+    }
+    Outcome::Trapped { message: describe(error) }
+}
+
+/// The trap, and the guest's own functions from the innermost outwards.
+fn describe(error: &wasmtime::Error) -> String {
+    let reason = match error.downcast_ref::<Trap>() {
+        Some(trap) => trap.to_string(),
+        None => error.root_cause().to_string(),
+    };
+    let frames: Vec<&str> = error
+        .downcast_ref::<WasmBacktrace>()
+        .map(|trace| trace.frames().iter().filter_map(|frame| frame.func_name()).take(8).collect())
+        .unwrap_or_default();
+    if frames.is_empty() { reason } else { format!("{reason}, in {}", frames.join(" < ")) }
+}

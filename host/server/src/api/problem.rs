@@ -1,0 +1,110 @@
+//! Errors as clients see them (RFC 9457). Domain errors are mapped here, once.
+
+use axum::{
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde::{Deserialize, Serialize};
+use tickhost_executor::ExecutorError;
+use tickhost_ledger::{Refusal, ids::NameError};
+use tickhost_replica::ProposeError;
+use tickhost_sandbox::{AdmitError, CodeError};
+
+use crate::jobs::ChangeError;
+
+/// An error of the API.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// The HTTP status.
+    pub status: u16,
+    /// A short name of the kind of error, the same for ever.
+    pub title: String,
+    /// What was found, what was expected, and what to do.
+    pub detail: String,
+}
+
+impl Problem {
+    fn new(status: StatusCode, title: &str, detail: impl ToString) -> Self {
+        Self { status: status.as_u16(), title: title.to_owned(), detail: detail.to_string() }
+    }
+
+    pub(crate) fn not_found(detail: impl ToString) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not-found", detail)
+    }
+
+    pub(crate) fn invalid(detail: impl ToString) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail)
+    }
+
+    pub(crate) fn full(detail: impl ToString) -> Self {
+        Self::new(StatusCode::INSUFFICIENT_STORAGE, "disk-full", detail)
+    }
+
+    fn fault(detail: impl ToString) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "fault", detail)
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let body = serde_json::to_vec(&self).unwrap_or_default();
+        (status, [(header::CONTENT_TYPE, "application/problem+json")], body).into_response()
+    }
+}
+
+impl From<NameError> for Problem {
+    fn from(error: NameError) -> Self {
+        Self::invalid(error)
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        match &refusal {
+            Refusal::NoJob(_) | Refusal::NoComponent(_) | Refusal::NoLaunch(_) => Self::not_found(refusal),
+            _ => Self::new(StatusCode::CONFLICT, "conflict", refusal),
+        }
+    }
+}
+
+impl From<ProposeError> for Problem {
+    fn from(error: ProposeError) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "no-leader", error)
+    }
+}
+
+impl From<ChangeError> for Problem {
+    fn from(error: ChangeError) -> Self {
+        match error {
+            ChangeError::Refused(refusal) => refusal.into(),
+            ChangeError::Ledger(error) => error.into(),
+            ChangeError::Full(why) => Self::full(why),
+            ChangeError::Schedule(_) | ChangeError::Invalid(_) => Self::invalid(error),
+        }
+    }
+}
+
+impl From<AdmitError> for Problem {
+    fn from(error: AdmitError) -> Self {
+        match error {
+            AdmitError::Code(error) => error.into(),
+            AdmitError::Refused(_) | AdmitError::Memory { .. } => Self::invalid(error),
+        }
+    }
+}
+
+impl From<ExecutorError> for Problem {
+    fn from(error: ExecutorError) -> Self {
+        Self::fault(error)
+    }
+}
+
+impl From<CodeError> for Problem {
+    fn from(error: CodeError) -> Self {
+        match error {
+            CodeError::Write { .. } => Self::full(error),
+            other => Self::fault(other),
+        }
+    }
+}

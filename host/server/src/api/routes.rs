@@ -1,0 +1,261 @@
+//! The routes.
+
+use axum::{
+    Json, Router,
+    body::Bytes,
+    extract::{DefaultBodyLimit, Path, Query, State},
+    http::HeaderMap,
+    routing::{get, post},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tickhost_executor::now;
+use tickhost_ledger::{Command, Digest, JobName, JobSpec, LaunchId, RunId, TickAt};
+use tickhost_sandbox::{ComponentReport, OutputText};
+use tokio::net::TcpListener;
+use uuid::Uuid;
+
+use super::{JobView, LaunchView, Problem, StatusView};
+use crate::{host::Host, jobs::verdict};
+
+/// Bytes of a component. JavaScript and Python components are 12 to 20 MB.
+const COMPONENT_BYTES_MAX: usize = 128 << 20;
+/// Ticks in one answer.
+const TICKS_MAX: usize = 10_000;
+
+type Answer<T> = Result<Json<T>, Problem>;
+
+/// Serves the API until the listener fails.
+///
+/// # Errors
+/// The listener's.
+pub async fn serve(host: Host, listener: TcpListener) -> std::io::Result<()> {
+    axum::serve(listener, router(host)).await
+}
+
+fn router(host: Host) -> Router {
+    Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/components", post(put_component).layer(DefaultBodyLimit::max(COMPONENT_BYTES_MAX)))
+        .route("/v1/components/{digest}", get(get_component))
+        .route("/v1/jobs", get(list_jobs))
+        .route("/v1/jobs/{namespace}/{name}", get(get_job).put(put_job).delete(delete_job))
+        .route("/v1/jobs/{namespace}/{name}/pause", post(pause))
+        .route("/v1/jobs/{namespace}/{name}/resume", post(resume))
+        .route("/v1/jobs/{namespace}/{name}/trigger", post(trigger))
+        .route("/v1/jobs/{namespace}/{name}/ticks", get(ticks))
+        .route("/v1/launch", get(launch))
+        .route("/v1/logs", get(logs))
+        .fallback(|| async { Problem::not_found("there is no such path; see `/v1/status`") })
+        .with_state(host)
+}
+
+/// Who asks, as they say themselves. It is recorded, not believed.
+fn by(headers: &HeaderMap) -> String {
+    headers.get("tickhost-by").and_then(|value| value.to_str().ok()).unwrap_or("unknown").to_owned()
+}
+
+fn body<T: for<'a> Deserialize<'a>>(bytes: &[u8]) -> Result<T, Problem> {
+    serde_json::from_slice(bytes)
+        .map_err(|e| Problem::invalid(format!("the body is not what is expected: {e}")))
+}
+
+async fn status(State(host): State<Host>) -> Json<StatusView> {
+    let raft = host.replica.status();
+    Json(host.replica.read(|state| StatusView {
+        version: env!("CARGO_PKG_VERSION").into(),
+        tz: tickhost_schedule::TZ_VERSION.into(),
+        cluster: state.cluster().map(|c| c.id.to_string()),
+        node: raft.node,
+        role: raft.role,
+        term: raft.term,
+        leader: raft.leader,
+        last_index: raft.last_index,
+        applied_index: raft.applied_index,
+        snapshot_index: raft.snapshot_index,
+        state_hash: format!("{:032x}", state.hash()),
+        runs: host.executor.live_count(),
+        runs_max: host.settings.runs_max,
+        held: host.check_space(0).err(),
+        rows: state.counts().map(|(name, count)| (name.to_owned(), count)).to_vec(),
+    }))
+}
+
+async fn put_component(State(host): State<Host>, bytes: Bytes) -> Answer<ComponentReport> {
+    host.check_space(bytes.len() as u64).map_err(Problem::full)?;
+    let digest = Digest::of(&bytes);
+    let sandbox = host.sandbox.clone();
+    // Compiled ahead: a tick must not wait for it.
+    let report = tokio::task::spawn_blocking(move || sandbox.admit(&bytes))
+        .await
+        .map_err(|e| Problem::invalid(format!("look at the component: {e}")))??;
+    host.sandbox.prepare(digest).await?;
+    let command = Command::PutComponent { digest, size: report.size, imports: report.imports.clone() };
+    host.replica.propose_one(now(), command).await?;
+    Ok(Json(report))
+}
+
+async fn get_component(State(host): State<Host>, Path(digest): Path<String>) -> Answer<Value> {
+    let digest: Digest = digest.parse()?;
+    let row = host.replica.read(|state| state.component(&digest).cloned());
+    let row = row.ok_or_else(|| Problem::not_found(format!("there is no component `{digest}`")))?;
+    Ok(Json(
+        json!({ "digest": digest, "size": row.size, "imports": row.imports, "stored_at": row.stored_at.to_string() }),
+    ))
+}
+
+async fn list_jobs(State(host): State<Host>) -> Json<Vec<JobView>> {
+    Json(host.replica.read(|state| state.jobs().map(|(name, job)| JobView::new(state, name, job)).collect()))
+}
+
+async fn get_job(
+    State(host): State<Host>,
+    Path((namespace, name)): Path<(String, String)>,
+) -> Answer<JobView> {
+    let name = JobName::new(&namespace, &name)?;
+    let view = host.replica.read(|state| state.job(&name).map(|job| JobView::new(state, &name, job)));
+    view.map(Json).ok_or_else(|| Problem::not_found(format!("there is no job `{name}`")))
+}
+
+async fn put_job(
+    State(host): State<Host>,
+    Path((namespace, name)): Path<(String, String)>,
+    headers: HeaderMap,
+    bytes: Bytes,
+) -> Answer<Value> {
+    let name = JobName::new(&namespace, &name)?;
+    let spec: JobSpec = body(&bytes)?;
+    if host.sandbox.has_component(&spec.component) {
+        host.sandbox.check_memory(spec.component, spec.limits.memory_bytes).await?;
+    }
+    let stored = host.put_job(&name, &spec, &by(&headers)).await?;
+    Ok(Json(json!(stored)))
+}
+
+async fn delete_job(
+    State(host): State<Host>,
+    Path((namespace, name)): Path<(String, String)>,
+    headers: HeaderMap,
+) -> Answer<Value> {
+    let name = JobName::new(&namespace, &name)?;
+    host.delete_job(&name, &by(&headers)).await?;
+    Ok(Json(json!({ "job": name.to_string(), "outcome": "deleted" })))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PauseBody {
+    note: String,
+}
+
+async fn pause(
+    State(host): State<Host>,
+    Path((namespace, name)): Path<(String, String)>,
+    headers: HeaderMap,
+    bytes: Bytes,
+) -> Answer<Value> {
+    let name = JobName::new(&namespace, &name)?;
+    let PauseBody { note } = body(&bytes)?;
+    host.pause_job(&name, &note, &by(&headers)).await?;
+    Ok(Json(json!({ "job": name.to_string(), "outcome": "paused" })))
+}
+
+async fn resume(State(host): State<Host>, Path((namespace, name)): Path<(String, String)>) -> Answer<Value> {
+    let name = JobName::new(&namespace, &name)?;
+    host.resume_job(&name).await?;
+    Ok(Json(json!({ "job": name.to_string(), "outcome": "resumed" })))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TriggerBody {
+    /// RFC 3339; absent for a launch outside of the schedule.
+    tick: Option<String>,
+    /// Whether effects carry the keys of the tick's scheduled launch.
+    same_key: bool,
+    /// Chosen by the asker: the same id again is the same request.
+    id: Uuid,
+}
+
+async fn trigger(
+    State(host): State<Host>,
+    Path((namespace, name)): Path<(String, String)>,
+    headers: HeaderMap,
+    bytes: Bytes,
+) -> Answer<Value> {
+    let name = JobName::new(&namespace, &name)?;
+    let TriggerBody { tick, same_key, id } = body(&bytes)?;
+    let tick = tick.map(|tick| tick.parse::<TickAt>()).transpose()?;
+    let launch = host.trigger(&name, tick, same_key, id, &by(&headers)).await?;
+    Ok(Json(json!({ "launch": launch.to_string() })))
+}
+
+#[derive(Deserialize)]
+struct TicksQuery {
+    from: Option<String>,
+    to: Option<String>,
+    count: Option<usize>,
+}
+
+async fn ticks(
+    State(host): State<Host>,
+    Path((namespace, name)): Path<(String, String)>,
+    Query(query): Query<TicksQuery>,
+) -> Answer<Value> {
+    let name = JobName::new(&namespace, &name)?;
+    let instant = |text: Option<String>, default: i64| match text {
+        Some(text) => text.parse::<TickAt>(),
+        None => Ok(TickAt(default)),
+    };
+    let from = instant(query.from, 0)?;
+    let to = instant(query.to, now().0.div_euclid(1_000))?;
+    let ticks = host.ticks(&name, from, to, query.count.unwrap_or(100).min(TICKS_MAX));
+    let folded = host.replica.read(|state| state.folded(&name).cloned());
+    Ok(Json(json!({ "job": name.to_string(), "ticks": ticks, "folded": folded })))
+}
+
+#[derive(Deserialize)]
+struct LaunchQuery {
+    id: String,
+}
+
+async fn launch(State(host): State<Host>, Query(query): Query<LaunchQuery>) -> Answer<LaunchView> {
+    let id: LaunchId = query.id.parse()?;
+    let view = host.replica.read(|state| state.launch(&id).map(|launch| LaunchView::new(state, &id, launch)));
+    view.map(Json).ok_or_else(|| Problem::not_found(format!("there is no launch `{id}`")))
+}
+
+/// What a run has written, and whether there may be more.
+#[derive(Serialize)]
+struct LogsView {
+    run: String,
+    verdict: String,
+    /// The run may still write.
+    live: bool,
+    output: OutputText,
+}
+
+#[derive(Deserialize)]
+struct LogsQuery {
+    launch: String,
+    /// The attempt; the latest where absent.
+    attempt: Option<u32>,
+    /// Lines from this number on.
+    from: Option<u64>,
+}
+
+async fn logs(State(host): State<Host>, Query(query): Query<LogsQuery>) -> Answer<LogsView> {
+    let id: LaunchId = query.launch.parse()?;
+    let found = host.replica.read(|state| {
+        let launch = state.launch(&id)?;
+        Some((launch.attempt(), launch.status.is_open(), verdict(&launch.status)))
+    });
+    let Some((latest, open, verdict)) = found else {
+        return Err(Problem::not_found(format!("there is no launch `{id}`")));
+    };
+    let attempt = query.attempt.unwrap_or(latest);
+    let run = RunId { launch: id, attempt };
+    let mut output = host.executor.output(&run)?.unwrap_or_default();
+    output.lines.retain(|line| line.number >= query.from.unwrap_or(0));
+    Ok(Json(LogsView { run: run.to_string(), verdict, live: open && attempt == latest, output }))
+}

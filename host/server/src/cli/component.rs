@@ -1,0 +1,42 @@
+//! `tickhost component inspect`: what a component is, and what keeps it from running.
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+use tickhost_sandbox::Sandbox;
+
+use super::{CliError, Format, print_json};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Component {
+    /// Show what a component imports, exports and needs. Speaks to no host.
+    Inspect {
+        /// The component.
+        path: PathBuf,
+    },
+}
+
+impl Component {
+    pub(super) fn run(self, format: Format) -> Result<(), CliError> {
+        let Self::Inspect { path } = self;
+        let bytes = std::fs::read(&path)
+            .map_err(|e| CliError::refused(format!("read the component `{}`: {e}", path.display())))?;
+        let dir = std::env::temp_dir().join(format!("tickhost-inspect-{}", uuid::Uuid::new_v4().simple()));
+        let sandbox = Sandbox::new(&dir, 1, 4 << 30).map_err(|e| CliError::failed(e.to_string()))?;
+        let report = sandbox.inspect(&bytes);
+        let _ = std::fs::remove_dir_all(&dir);
+        let report = report.map_err(|e| CliError::refused(format!("`{}`: {e}", path.display())))?;
+        if format == Format::Json {
+            return print_json(&report);
+        }
+        println!("digest   {}", report.digest);
+        println!("size     {} bytes", report.size);
+        println!("world    {}", report.world);
+        if let Some(bytes) = report.memory_bytes {
+            println!("memory   {bytes} bytes to begin with");
+        }
+        println!("exports  {}", report.exports.join("\n         "));
+        println!("imports  {}", report.imports.join("\n         "));
+        Ok(())
+    }
+}

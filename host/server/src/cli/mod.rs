@@ -1,0 +1,152 @@
+//! The command line. One file for each group of verbs.
+//!
+//! Exit codes: 0 done, 1 failed, 2 refused input, 3 no leader or not reachable.
+
+mod apply;
+mod component;
+mod dev;
+mod jobs;
+mod launches;
+mod next;
+mod status;
+mod table;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use serde::Serialize;
+use tracing_subscriber::EnvFilter;
+
+use crate::client::Client;
+
+/// A replicated cron whose jobs are sandboxed WebAssembly components.
+///
+/// Exit codes: 0 done, 1 failed, 2 refused input, 3 no leader or not reachable.
+#[derive(Debug, Parser)]
+#[command(name = "tickhost", version)]
+struct Cli {
+    /// The host to speak to.
+    #[arg(long, env = "TICKHOST_URL", default_value = "http://127.0.0.1:7878", global = true)]
+    url: String,
+    /// How lists and details are printed.
+    #[arg(long, value_enum, default_value = "text", global = true)]
+    format: Format,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Run an embedded host; watch manifests and apply their changes.
+    Dev(dev::Dev),
+    /// Run a host.
+    Serve(dev::Serve),
+    /// Store the components and jobs of manifests.
+    Apply(apply::Apply),
+    /// List the jobs.
+    Jobs,
+    /// List a job's ticks with what became of each.
+    Ticks(launches::Ticks),
+    /// Show the whole story of a launch.
+    Show(launches::Show),
+    /// Show what a launch wrote.
+    Logs(launches::Logs),
+    /// Launch by hand: a tick again, or outside of the schedule.
+    Trigger(launches::Trigger),
+    /// Pause a job; its ticks are skipped and not made up.
+    Pause(jobs::Pause),
+    /// End a pause.
+    Resume(jobs::Resume),
+    /// Delete a job; its history stays.
+    Delete(jobs::Delete),
+    /// Show the next ticks of an expression.
+    Next(next::Next),
+    /// Look at a component.
+    #[command(subcommand)]
+    Component(component::Component),
+    /// Show how the host stands.
+    Status,
+}
+
+/// Why a verb did not do what was asked, and the exit code that says so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CliError {
+    code: u8,
+    message: String,
+}
+
+impl CliError {
+    pub(crate) fn failed(message: impl Into<String>) -> Self {
+        Self { code: 1, message: message.into() }
+    }
+
+    pub(crate) fn refused(message: impl Into<String>) -> Self {
+        Self { code: 2, message: message.into() }
+    }
+
+    pub(crate) fn unreachable(message: impl Into<String>) -> Self {
+        Self { code: 3, message: message.into() }
+    }
+}
+
+/// Reads the arguments and does what they say.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let filter =
+        EnvFilter::try_from_env("TICKHOST_LOG").unwrap_or_else(|_| EnvFilter::new("info,openraft=error"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&CliError::failed(format!("start the runtime: {error}"))),
+    };
+    match runtime.block_on(run(cli)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error),
+    }
+}
+
+fn fail(error: &CliError) -> ExitCode {
+    eprintln!("error: {}", error.message);
+    ExitCode::from(error.code)
+}
+
+async fn run(cli: Cli) -> Result<(), CliError> {
+    let client = || Client::new(&cli.url);
+    let format = cli.format;
+    match cli.verb {
+        Verb::Dev(verb) => verb.run().await,
+        Verb::Serve(verb) => verb.run().await,
+        Verb::Apply(verb) => verb.run(&client()?, format).await,
+        Verb::Jobs => jobs::list(&client()?, format).await,
+        Verb::Ticks(verb) => verb.run(&client()?, format).await,
+        Verb::Show(verb) => verb.run(&client()?, format).await,
+        Verb::Logs(verb) => verb.run(&client()?, format).await,
+        Verb::Trigger(verb) => verb.run(&client()?, format).await,
+        Verb::Pause(verb) => verb.run(&client()?, format).await,
+        Verb::Resume(verb) => verb.run(&client()?, format).await,
+        Verb::Delete(verb) => verb.run(&client()?, format).await,
+        Verb::Next(verb) => verb.run(format),
+        Verb::Component(verb) => verb.run(format),
+        Verb::Status => status::show(&client()?, format).await,
+    }
+}
+
+/// Prints a value as JSON on standard output.
+fn print_json<T: Serialize>(value: &T) -> Result<(), CliError> {
+    let text = serde_json::to_string(value).map_err(|e| CliError::failed(e.to_string()))?;
+    println!("{text}");
+    Ok(())
+}
+
+/// The path of a job in the API.
+fn job_path(job: &str) -> Result<String, CliError> {
+    let name: tickhost_ledger::JobName =
+        job.parse().map_err(|e: tickhost_ledger::ids::NameError| CliError::refused(e.to_string()))?;
+    Ok(format!("/v1/jobs/{name}"))
+}

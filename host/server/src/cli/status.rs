@@ -1,0 +1,29 @@
+//! `tickhost status`.
+
+use super::{CliError, Format, print_json};
+use crate::{api::StatusView, client::Client};
+
+pub(super) async fn show(client: &Client, format: Format) -> Result<(), CliError> {
+    let status: StatusView = client.get("/v1/status", &[]).await?;
+    if format == Format::Json {
+        return print_json(&status);
+    }
+    let index = |index: Option<u64>| index.map_or("none".into(), |i| i.to_string());
+    println!("version   {}, tz {}", status.version, status.tz);
+    println!("cluster   {}", status.cluster.as_deref().unwrap_or("not founded"));
+    println!("node      {}, {} in term {}", status.node, status.role, status.term);
+    println!(
+        "log       last {}, applied {}, snapshot {}",
+        index(status.last_index),
+        index(status.applied_index),
+        index(status.snapshot_index)
+    );
+    println!("state     {}", status.state_hash);
+    println!("runs      {} of {}", status.runs, status.runs_max);
+    let rows: Vec<String> = status.rows.iter().map(|(name, count)| format!("{count} {name}")).collect();
+    println!("rows      {}", rows.join(", "));
+    if let Some(held) = &status.held {
+        println!("held      {held}");
+    }
+    Ok(())
+}

@@ -1,0 +1,247 @@
+//! Changes of jobs, as clients ask for them: each decides, in its own entry, every tick up to its stamp under the
+//! old revision, and is made again where the ledger has moved on in between.
+
+use chrono::SecondsFormat;
+use serde::Serialize;
+use tickhost_executor::now;
+use tickhost_ledger::{
+    Command, JobName, JobSpec, LaunchId, Refusal, Reply, Stamp, TickAt,
+    conductor::{self, Conductor},
+    launch::Status,
+    rows::Job,
+};
+use tickhost_replica::ProposeError;
+use tickhost_schedule::{ParseError, Schedule};
+use uuid::Uuid;
+
+use crate::host::Host;
+
+/// A change loses against ticks that are decided at the same moment; it is made again this often.
+const TRIES: usize = 20;
+
+/// Why a change was not made.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ChangeError {
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error("the schedule is refused: {0}")]
+    Schedule(#[from] ParseError),
+    #[error("{0}")]
+    Invalid(String),
+    #[error("{0}")]
+    Full(String),
+    #[error(transparent)]
+    Ledger(#[from] ProposeError),
+}
+
+/// What a stored definition did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Stored {
+    pub(crate) job: String,
+    pub(crate) outcome: &'static str,
+    pub(crate) revision: u64,
+}
+
+impl Host {
+    /// Makes a change from the job as it is now. `change` gives the commands behind the decisions.
+    async fn change_job(
+        &self,
+        name: &JobName,
+        change: impl Fn(Option<&Job>, Stamp) -> Result<Vec<Command>, ChangeError>,
+    ) -> Result<Reply, ChangeError> {
+        let mut tried = 0;
+        loop {
+            tried += 1;
+            let at = now();
+            let job = self.replica.read(|state| state.job(name).cloned());
+            let mut commands = Vec::new();
+            if let Some(job) = &job {
+                let decision = Conductor::default().decide_up_to(name, job, at)?;
+                commands.extend(decision.map(Command::Decide));
+            }
+            commands.extend(change(job.as_ref(), at)?);
+            let mut replies = self.replica.propose(at, commands).await?;
+            match replies.pop() {
+                Some(Reply::Refused(Refusal::Stale { .. })) if tried < TRIES => {}
+                Some(Reply::Refused(refusal)) => return Err(refusal.into()),
+                Some(reply) => return Ok(reply),
+                None => return Err(ChangeError::Invalid("there was nothing to change".into())),
+            }
+        }
+    }
+
+    /// Creates a job, changes it, or finds that nothing has changed.
+    pub(crate) async fn put_job(
+        &self,
+        name: &JobName,
+        spec: &JobSpec,
+        by: &str,
+    ) -> Result<Stored, ChangeError> {
+        self.check_space(0).map_err(ChangeError::Full)?;
+        check_spec(spec, &self.settings)?;
+        let existed = self.replica.read(|state| state.job(name).is_some());
+        let reply = self
+            .change_job(name, |job, at| {
+                let anchor =
+                    job.filter(|job| job.spec.schedule == spec.schedule).map_or(at, |j| j.created_at);
+                let schedule = Schedule::parse(&spec.schedule, &spec.zone, anchor.time())?;
+                let grave = self.replica.read(|state| state.grave(name).map(|g| g.cursor.time()));
+                let after = grave.map_or(at.time(), |grave| grave.max(at.time()));
+                Ok(vec![Command::PutJob {
+                    job: name.clone(),
+                    spec: Box::new(spec.clone()),
+                    from_revision: job.map_or(0, |job| job.revision),
+                    next: conductor::next_tick(&schedule, after),
+                    by: by.to_owned(),
+                }])
+            })
+            .await?;
+        let outcome = match reply {
+            Reply::Unchanged => "unchanged",
+            _ if existed => "changed",
+            _ => "created",
+        };
+        let revision = self.replica.read(|state| state.job(name).map_or(0, |job| job.revision));
+        Ok(Stored { job: name.to_string(), outcome, revision })
+    }
+
+    pub(crate) async fn delete_job(&self, name: &JobName, by: &str) -> Result<(), ChangeError> {
+        self.change_job(name, |job, _| {
+            let from_revision = job.ok_or_else(|| Refusal::NoJob(name.clone()))?.revision;
+            Ok(vec![Command::DeleteJob { job: name.clone(), from_revision, by: by.to_owned() }])
+        })
+        .await
+        .map(|_| ())
+    }
+
+    pub(crate) async fn pause_job(&self, name: &JobName, note: &str, by: &str) -> Result<(), ChangeError> {
+        self.change_job(name, |_, _| {
+            let (note, by) = (note.to_owned(), by.to_owned());
+            Ok(vec![Command::Pause { job: name.clone(), note, by }])
+        })
+        .await
+        .map(|_| ())
+    }
+
+    pub(crate) async fn resume_job(&self, name: &JobName) -> Result<(), ChangeError> {
+        self.change_job(name, |job, at| {
+            let job = job.ok_or_else(|| Refusal::NoJob(name.clone()))?;
+            let next = conductor::next_tick(&conductor::schedule_of(job)?, at.time());
+            Ok(vec![Command::Resume { job: name.clone(), revision: job.revision, next }])
+        })
+        .await
+        .map(|_| ())
+    }
+
+    /// Launches by hand. Without a tick the launch is named by this instant; with one it must have been due.
+    pub(crate) async fn trigger(
+        &self,
+        name: &JobName,
+        tick: Option<TickAt>,
+        same_key: bool,
+        id: Uuid,
+        by: &str,
+    ) -> Result<LaunchId, ChangeError> {
+        let at = now();
+        let job = self.replica.read(|state| state.job(name).cloned());
+        let job = job.ok_or_else(|| Refusal::NoJob(name.clone()))?;
+        let schedule = conductor::schedule_of(&job)?;
+        let instant = tick.unwrap_or(TickAt(at.0.div_euclid(1000)));
+        if let Some(tick) = tick {
+            if tick.time() > at.time() {
+                return Err(ChangeError::Invalid(format!(
+                    "`{tick}` is still to come; it will be launched then"
+                )));
+            }
+            let launched = LaunchId { job: name.clone(), tick, rerun: None };
+            let is_kept = self.replica.read(|state| state.launch(&launched).is_some());
+            if !is_kept && !schedule.names(tick.time()) {
+                return Err(ChangeError::Invalid(format!(
+                    "`{tick}` is no tick of `{name}` (`{}` in {}); `tickhost ticks {name}` lists them",
+                    job.spec.schedule, job.spec.zone
+                )));
+            }
+        }
+        let launch = LaunchId { job: name.clone(), tick: instant, rerun: Some(id) };
+        let local = schedule.tick(instant.time()).local.to_rfc3339_opts(SecondsFormat::Secs, false);
+        let command = Command::Trigger { launch: launch.clone(), local, same_key, by: by.to_owned() };
+        match self.replica.propose_one(at, command).await? {
+            Reply::Refused(refusal) => Err(refusal.into()),
+            _ => Ok(launch),
+        }
+    }
+
+    /// A job's ticks in an interval with what became of each, oldest first, at most `count`.
+    pub(crate) fn ticks(&self, name: &JobName, from: TickAt, to: TickAt, count: usize) -> Vec<TickView> {
+        self.replica.read(|state| {
+            let mut views: Vec<TickView> = state
+                .launches(name, from, to)
+                .map(|(id, launch)| TickView {
+                    tick: id.tick.to_string(),
+                    local: launch.local.clone(),
+                    verdict: verdict(&launch.status),
+                    launch: Some(id.to_string()),
+                    attempts: launch.attempt(),
+                })
+                .collect();
+            for (start, range) in state.skipped(name) {
+                let end = range.to.unwrap_or_else(|| TickAt(now().0.div_euclid(1000))).min(to);
+                let Ok(schedule) = Schedule::parse(&range.schedule, &range.zone, range.anchor.time()) else {
+                    continue;
+                };
+                let after = start.max(from).time() - chrono::TimeDelta::seconds(1);
+                for tick in schedule.preview(after, Some(end.time()), count).ticks {
+                    views.push(TickView {
+                        tick: TickAt::from(tick.at).to_string(),
+                        local: tick.local.to_rfc3339_opts(SecondsFormat::Secs, false),
+                        verdict: format!("skipped({})", range.reason),
+                        launch: None,
+                        attempts: 0,
+                    });
+                }
+            }
+            views.sort_by(|a, b| (&a.tick, &a.launch).cmp(&(&b.tick, &b.launch)));
+            let surplus = views.len().saturating_sub(count);
+            views.drain(..surplus);
+            views
+        })
+    }
+}
+
+/// A tick and what became of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct TickView {
+    pub(crate) tick: String,
+    pub(crate) local: String,
+    pub(crate) verdict: String,
+    pub(crate) launch: Option<String>,
+    pub(crate) attempts: u32,
+}
+
+/// The verdict, or where an open launch stands.
+pub(crate) fn verdict(status: &Status) -> String {
+    match status {
+        Status::Due => "due".into(),
+        Status::Intended => "intended".into(),
+        Status::Running => "running".into(),
+        Status::AwaitingRetry { at, .. } => format!("retry at {at}"),
+        Status::Closed(verdict) => verdict.to_string(),
+    }
+}
+
+/// What can be said without the ledger. The manifest's reader says it earlier and with its line; this is for
+/// clients that speak to the API.
+fn check_spec(spec: &JobSpec, settings: &crate::host::Settings) -> Result<(), ChangeError> {
+    for rule in &spec.allow_http {
+        rule.parse::<tickhost_sandbox::AllowRule>()
+            .map_err(|e| ChangeError::Invalid(format!("`allow`: {e}")))?;
+    }
+    let most = settings.memory_max_mib << 20;
+    if spec.limits.memory_bytes > most {
+        return Err(ChangeError::Invalid(format!(
+            "`limits.memory` is {} bytes; this host has {most} for all runs (`memory_max_mib`)",
+            spec.limits.memory_bytes
+        )));
+    }
+    crate::manifest::check_retry(&spec.retry).map_err(ChangeError::Invalid)
+}
