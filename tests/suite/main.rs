@@ -1,1 +1,12 @@
-//! x
+//! What crosses crates: a real host as a process of its own, real components, and a recorder that judges.
+//!
+//! `cargo xtask test` builds the host and the guests first.
+#![allow(clippy::unwrap_used)]
+
+mod bad_input;
+mod cli;
+mod effects;
+mod fixture;
+mod kill;
+mod life;
+mod limits;

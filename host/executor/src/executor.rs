@@ -64,8 +64,8 @@ impl Executor {
         sandbox: Arc<Sandbox>,
         guests: tokio::runtime::Handle,
     ) -> Result<Self, ExecutorError> {
-        let table = Table::open(replica.db().clone())
-            .map_err(|source| ExecutorError { what: "read the rows", source })?;
+        let table =
+            Table::open(replica.db().clone()).map_err(|source| ExecutorError { what: "read the rows", source })?;
         // What is said of earlier runs from here on is on the disk.
         table.sync().await;
         Ok(Self { table, replica, sandbox, guests, live: Arc::default() })
@@ -103,13 +103,7 @@ impl Executor {
         Ok(())
     }
 
-    async fn carry_out(
-        self,
-        dispatch: Dispatch,
-        mut row: RunRow,
-        output: Output,
-        stopped: oneshot::Receiver<String>,
-    ) {
+    async fn carry_out(self, dispatch: Dispatch, mut row: RunRow, output: Output, stopped: oneshot::Receiver<String>) {
         let Dispatch { grant, request } = dispatch;
         let run = row.run.clone();
         let journal = Arc::new(RunJournal {
@@ -121,10 +115,9 @@ impl Executor {
             results: Mutex::default(),
         });
         let report = match self.sandbox.prepare(request.component).await {
-            Err(error) => RunReport {
-                outcome: Outcome::Trapped { message: error.to_string() },
-                usage: Usage::default(),
-            },
+            Err(error) => {
+                RunReport { outcome: Outcome::Trapped { message: error.to_string() }, usage: Usage::default() }
+            }
             Ok(()) => {
                 row.status = RunStatus::Running;
                 self.must(&run, self.table.put(&row));

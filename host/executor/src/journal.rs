@@ -40,9 +40,7 @@ impl RunJournal {
         }
         match self.replica.propose_one(now(), command).await {
             Ok(Reply::Effect(answer)) => Ok(answer),
-            Ok(Reply::Refused(refusal @ Refusal::NotANumber { .. })) => {
-                Err(JournalError::Invalid(refusal.to_string()))
-            }
+            Ok(Reply::Refused(refusal @ Refusal::NotANumber { .. })) => Err(JournalError::Invalid(refusal.to_string())),
             Ok(Reply::Refused(refusal)) => Err(JournalError::Fenced(refusal.to_string())),
             Ok(other) => Err(JournalError::Fenced(format!("unexpected answer {other:?}"))),
             Err(error) => Err(JournalError::Fenced(error.to_string())),
@@ -74,12 +72,7 @@ impl Journal for RunJournal {
         self.results.lock().unwrap_or_else(PoisonError::into_inner).push((key, result));
     }
 
-    fn kv_write(
-        &self,
-        key: Uuid,
-        name: String,
-        change: KvChange,
-    ) -> BoxFuture<'_, Result<EffectAnswer, JournalError>> {
+    fn kv_write(&self, key: Uuid, name: String, change: KvChange) -> BoxFuture<'_, Result<EffectAnswer, JournalError>> {
         Box::pin(self.propose(Command::WriteKv {
             run: self.run.clone(),
             grant: self.grant,

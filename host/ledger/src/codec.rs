@@ -17,9 +17,7 @@ pub enum CodecError {
         source: rmp_serde::encode::Error,
     },
     /// The bytes are no such value.
-    #[error(
-        "decode {what} from {bytes} bytes: {source}; they were written by a newer version or are damaged"
-    )]
+    #[error("decode {what} from {bytes} bytes: {source}; they were written by a newer version or are damaged")]
     Decode {
         /// The type.
         what: &'static str,
@@ -35,8 +33,7 @@ pub enum CodecError {
 /// # Errors
 /// Only for types that MessagePack cannot hold.
 pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, CodecError> {
-    rmp_serde::to_vec_named(value)
-        .map_err(|source| CodecError::Encode { what: std::any::type_name::<T>(), source })
+    rmp_serde::to_vec_named(value).map_err(|source| CodecError::Encode { what: std::any::type_name::<T>(), source })
 }
 
 /// Decodes a value.

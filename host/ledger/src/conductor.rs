@@ -136,12 +136,7 @@ impl Conductor {
     ///
     /// # Errors
     /// A stored schedule that this version cannot read.
-    pub fn decide_up_to(
-        &mut self,
-        name: &JobName,
-        job: &Job,
-        now: Stamp,
-    ) -> Result<Option<Decision>, ParseError> {
+    pub fn decide_up_to(&mut self, name: &JobName, job: &Job, now: Stamp) -> Result<Option<Decision>, ParseError> {
         match &job.next {
             Some(next) if next.at.0 * 1000 <= now.0 => self.decide(name, job, now).map(Some),
             _ => Ok(None),
@@ -187,8 +182,7 @@ fn decide(name: &JobName, job: &Job, schedule: &Schedule, awaited: TickAt, now: 
     }
     caught_up.reverse();
     // Of what was missed, nothing is in time any more: then the deadline is the reason, not the policy.
-    let reason =
-        if wanted > 0 && caught_up.is_empty() { SkipReason::StartDeadline } else { SkipReason::CatchUp };
+    let reason = if wanted > 0 && caught_up.is_empty() { SkipReason::StartDeadline } else { SkipReason::CatchUp };
     let skipped = last.map(|tick| DecidedSkip { from: awaited, to: tick.at.into(), reason });
 
     let mut previous = last.map(|tick| TickAt::from(tick.at)).or(job.last_tick);
@@ -321,8 +315,7 @@ pub fn resolve(state: &State, run: &RunId, witness: Witness, answer: Answer) -> 
         Answer::Running => None,
         Answer::Finished { outcome, usage } => end(outcome, usage),
         Answer::Never => {
-            let evidence =
-                format!("store {store} of node {node} never started it and refuses it from now on");
+            let evidence = format!("store {store} of node {node} never started it and refuses it from now on");
             end(Outcome::NeverStarted { evidence }, Usage::default())
         }
         Answer::Lost => {

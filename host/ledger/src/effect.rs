@@ -152,12 +152,7 @@ pub enum EffectAnswer {
 /// Decides what becomes of an effect whose key may have been seen before.
 ///
 /// `resend` says that the operator ordered this run to finish what an earlier one left in doubt.
-pub fn admit(
-    earlier: Option<&Effect>,
-    fingerprint: &Digest,
-    on_unknown: OnUnknown,
-    resend: bool,
-) -> EffectAnswer {
+pub fn admit(earlier: Option<&Effect>, fingerprint: &Digest, on_unknown: OnUnknown, resend: bool) -> EffectAnswer {
     let Some(effect) = earlier else { return EffectAnswer::Go };
     if effect.fingerprint != *fingerprint {
         return EffectAnswer::PayloadChanged;

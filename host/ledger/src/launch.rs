@@ -239,10 +239,8 @@ fn settle(outcome: &Outcome, attempt: u32, at: Stamp, policy: &Policy) -> Status
 mod tests {
     use super::*;
 
-    const SKIP: Policy = Policy {
-        on_unknown: OnUnknown::Skip,
-        retry: Retry { attempts: 3, backoff_ms: 100, backoff_max_ms: 150 },
-    };
+    const SKIP: Policy =
+        Policy { on_unknown: OnUnknown::Skip, retry: Retry { attempts: 3, backoff_ms: 100, backoff_max_ms: 150 } };
     const REPEAT: Policy = Policy { on_unknown: OnUnknown::Repeat, ..SKIP };
 
     fn ended(outcome: Outcome, attempt: u32) -> Event {
@@ -312,14 +310,7 @@ mod tests {
     fn no_history_starts_a_skip_run_twice_unasked() {
         let mut events: Vec<Event> = outcomes().into_iter().map(|o| ended(o, 1)).collect();
         events.extend([Event::Intended, Event::Started, Event::Withdrawn(SkipReason::Overlap)]);
-        fn explore(
-            status: &Status,
-            started: bool,
-            asked: bool,
-            depth: u32,
-            events: &[Event],
-            seen: &mut u64,
-        ) {
+        fn explore(status: &Status, started: bool, asked: bool, depth: u32, events: &[Event], seen: &mut u64) {
             *seen += 1;
             if depth == 0 {
                 return;
@@ -331,9 +322,7 @@ mod tests {
                     Event::Started => assert!(!started || asked, "{status:?} started twice"),
                     Event::Ended { outcome: Outcome::Failed { retry: true, .. }, .. } => now_asked = true,
                     // Proof that no instruction ran: only possible before the start was committed.
-                    Event::Ended { outcome: Outcome::NeverStarted { .. }, .. }
-                        if *status == Status::Running =>
-                    {
+                    Event::Ended { outcome: Outcome::NeverStarted { .. }, .. } if *status == Status::Running => {
                         continue;
                     }
                     _ => {}

@@ -13,8 +13,8 @@ use crate::{
     key::KeySource,
     launch::{self, Event, Outcome, Policy, SkipReason, Status, Verdict},
     rows::{
-        Attempt, Cluster, Component, Ended, Folded, Grave, Job, KvValue, Launch, Node, Origin, Pause,
-        SkippedRange, Usage,
+        Attempt, Cluster, Component, Ended, Folded, Grave, Job, KvValue, Launch, Node, Origin, Pause, SkippedRange,
+        Usage,
     },
     spec::{JobSpec, Overlap},
     table::{Changes, RowChange, Table},
@@ -437,14 +437,10 @@ impl State {
             Command::Pause { job, note, by } => self.pause(cx, job, note, by),
             Command::Resume { job, revision, next } => self.resume(cx, job, *revision, next.clone()),
             Command::Decide(decision) => self.decide(cx, decision),
-            Command::Trigger { launch, local, same_key, by } => {
-                self.trigger(cx, launch, local, *same_key, by)
-            }
+            Command::Trigger { launch, local, same_key, by } => self.trigger(cx, launch, local, *same_key, by),
             Command::Intend { run, node, session } => self.intend(cx, run, *node, *session),
             Command::Start { run, grant } => self.start(cx, run, *grant),
-            Command::End { run, grant, outcome, usage, results } => {
-                self.end(cx, run, *grant, outcome, *usage, results)
-            }
+            Command::End { run, grant, outcome, usage, results } => self.end(cx, run, *grant, outcome, *usage, results),
             Command::Expire { launch } => self.expire(cx, launch),
             Command::IntendEffect { run, grant, key, what, fingerprint, results } => {
                 self.intend_effect(cx, run, *grant, *key, what, *fingerprint, results)
@@ -608,8 +604,7 @@ impl State {
                 self.ranges.insert((name.clone(), decided.tick.at), range);
                 continue;
             }
-            let deadline =
-                Stamp(decided.tick.at.0 * 1000).plus_ms(u64::from(job.spec.start_deadline_s) * 1000);
+            let deadline = Stamp(decided.tick.at.0 * 1000).plus_ms(u64::from(job.spec.start_deadline_s) * 1000);
             let launch = Launch {
                 status: Status::Due,
                 origin: Origin::Schedule { caught_up: decided.caught_up },

@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use tickhost_ledger::{
-    Command, Digest, Entry, Grant, JobName, JobSpec, LaunchId, Output, Refusal, Reply, RunId, Stamp, State,
-    TickAt,
+    Command, Digest, Entry, Grant, JobName, JobSpec, LaunchId, Output, Refusal, Reply, RunId, Stamp, State, TickAt,
     command::{KvChange, Stamped},
     conductor::{self, Answer, Conductor, Witness},
     effect::{ByteBuf, EffectAnswer, EffectResult},
@@ -141,13 +140,7 @@ impl Host {
 
     fn end(&mut self, run: &RunId, outcome: Outcome) -> Reply {
         let grant = self.grant(run);
-        self.apply(Command::End {
-            run: run.clone(),
-            grant,
-            outcome,
-            usage: Usage::default(),
-            results: vec![],
-        })
+        self.apply(Command::End { run: run.clone(), grant, outcome, usage: Usage::default(), results: vec![] })
     }
 
     fn succeed(&mut self, run: &RunId) {
@@ -179,11 +172,9 @@ impl Host {
             open => format!("{open:?}"),
         });
         let covers = |(from, range): (TickAt, &tickhost_ledger::rows::SkippedRange)| {
-            (from <= tick && range.to.is_none_or(|to| tick <= to))
-                .then(|| format!("skipped({})", range.reason))
+            (from <= tick && range.to.is_none_or(|to| tick <= to)).then(|| format!("skipped({})", range.reason))
         };
-        let found: Vec<String> =
-            launched.into_iter().chain(self.state.skipped(&name()).filter_map(covers)).collect();
+        let found: Vec<String> = launched.into_iter().chain(self.state.skipped(&name()).filter_map(covers)).collect();
         found.join(" and ")
     }
 
@@ -196,10 +187,7 @@ impl Host {
 fn a_tick_is_decided_and_intended_in_one_entry_and_then_runs() {
     let mut host = Host::new(spec());
     let runs = host.advance_to(1);
-    assert_eq!(
-        runs.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        ["billing/nightly@1970-01-12T13:46:41Z#1"]
-    );
+    assert_eq!(runs.iter().map(ToString::to_string).collect::<Vec<_>>(), ["billing/nightly@1970-01-12T13:46:41Z#1"]);
     assert_eq!(host.grant(&runs[0]), Grant { epoch: 1, index: host.index });
     host.succeed(&runs[0]);
     assert_eq!(host.verdict(1), "succeeded");
@@ -220,12 +208,8 @@ fn deciding_the_same_tick_twice_is_refused() {
 /// C01, C11, C35: three hours of silence, under each policy.
 #[test]
 fn after_an_outage_the_catch_up_policy_decides_and_every_tick_has_a_verdict() {
-    let minutes = |catch_up, start_deadline_s| JobSpec {
-        schedule: "* * * * *".into(),
-        catch_up,
-        start_deadline_s,
-        ..spec()
-    };
+    let minutes =
+        |catch_up, start_deadline_s| JobSpec { schedule: "* * * * *".into(), catch_up, start_deadline_s, ..spec() };
     let outage = |spec: JobSpec| {
         let mut host = Host::new(spec);
         let runs = host.advance_to(3 * 3_600);
@@ -247,10 +231,7 @@ fn after_an_outage_the_catch_up_policy_decides_and_every_tick_has_a_verdict() {
     // The start is 13:46:40, so the ticks are 20 s after each whole minute of ours.
     assert_eq!(outage(minutes(CatchUp::None, 3_600)), (0, vec![], vec!["180 minutes catch-up".into()]));
     assert_eq!(outage(minutes(CatchUp::Latest, 3_600)), (1, vec![179], vec!["179 minutes catch-up".into()]));
-    assert_eq!(
-        outage(minutes(CatchUp::All(3), 3_600)),
-        (1, vec![177, 178, 179], vec!["177 minutes catch-up".into()])
-    );
+    assert_eq!(outage(minutes(CatchUp::All(3), 3_600)), (1, vec![177, 178, 179], vec!["177 minutes catch-up".into()]));
     assert_eq!(outage(minutes(CatchUp::Latest, 10)), (0, vec![], vec!["180 minutes start-deadline".into()]));
 }
 
@@ -345,8 +326,7 @@ fn what_an_executor_says_after_a_restart_closes_or_repeats() {
         retry: Retry { attempts: 2, backoff_ms: 1, backoff_max_ms: 1 },
         ..spec()
     };
-    let finished =
-        Answer::Finished { outcome: Outcome::Succeeded { message: None }, usage: Usage::default() };
+    let finished = Answer::Finished { outcome: Outcome::Succeeded { message: None }, usage: Usage::default() };
     for (spec, started, witness, answer, expected) in [
         (spec(), true, witness, Answer::Lost, "Closed(Lost)"),
         (spec(), false, witness, Answer::Lost, "Closed(Lost)"),
@@ -538,12 +518,8 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 fn policies() -> impl Strategy<Value = JobSpec> {
-    let overlap = prop_oneof![
-        Just(Overlap::Skip),
-        Just(Overlap::QueueOne),
-        Just(Overlap::Replace),
-        Just(Overlap::Allow)
-    ];
+    let overlap =
+        prop_oneof![Just(Overlap::Skip), Just(Overlap::QueueOne), Just(Overlap::Replace), Just(Overlap::Allow)];
     let catch_up = prop_oneof![Just(CatchUp::None), Just(CatchUp::Latest), Just(CatchUp::All(2))];
     (overlap, catch_up, any::<bool>(), 1_u32..20).prop_map(|(overlap, catch_up, repeat, start_deadline_s)| {
         let on_unknown = if repeat { OnUnknown::Repeat } else { OnUnknown::Skip };

@@ -16,8 +16,7 @@ use std::{
 };
 
 use rocksdb::{
-    BoundColumnFamily, ColumnFamilyDescriptor, DBRecoveryMode, DBWithThreadMode, MultiThreaded, Options,
-    WriteBatch,
+    BoundColumnFamily, ColumnFamilyDescriptor, DBRecoveryMode, DBWithThreadMode, MultiThreaded, Options, WriteBatch,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tickhost_ledger::codec;
@@ -52,9 +51,7 @@ type Callback = Box<dyn FnOnce() + Send>;
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// RocksDB cannot open it.
-    #[error(
-        "open the database in `{dir}`: {source}; if another tickhost runs on this directory, stop it first"
-    )]
+    #[error("open the database in `{dir}`: {source}; if another tickhost runs on this directory, stop it first")]
     Rocks {
         /// The directory.
         dir: PathBuf,
@@ -362,8 +359,7 @@ const SLOT_BYTES: u64 = 512;
 impl Floor {
     fn open(path: &Path) -> Result<Self, OpenError> {
         let io = |e| OpenError::io("open", path, e);
-        let file =
-            File::options().read(true).write(true).create(true).truncate(false).open(path).map_err(io)?;
+        let file = File::options().read(true).write(true).create(true).truncate(false).open(path).map_err(io)?;
         let newest = [0, 1].into_iter().filter_map(|slot| read_slot(&file, slot)).max_by_key(|(n, _)| *n);
         Ok(Self { file, state: Mutex::new(newest.unwrap_or_default()) })
     }
@@ -380,8 +376,8 @@ impl Floor {
             return;
         }
         *state = (state.0 + 1, record);
-        let written = write_slot(&self.file, state.0, record)
-            .and_then(|()| if durable { self.file.sync_data() } else { Ok(()) });
+        let written =
+            write_slot(&self.file, state.0, record).and_then(|()| if durable { self.file.sync_data() } else { Ok(()) });
         if let Err(error) = written {
             tracing::error!(%error, "write the floor: the process ends");
             std::process::abort();

@@ -36,8 +36,7 @@ impl LogStore {
     pub(crate) fn open(db: Db) -> Result<Self, OpenError> {
         let store = Self { db };
         let floor = store.db.floor();
-        let damaged =
-            |e: io::Error| OpenError::Damaged { dir: store.db.dir().to_owned(), why: e.to_string() };
+        let damaged = |e: io::Error| OpenError::Damaged { dir: store.db.dir().to_owned(), why: e.to_string() };
         let last = store.last().map_err(damaged)?.map_or(0, |id| id.index);
         let vote: Option<VoteOf<Types>> = store.db.get(META, VOTE).map_err(damaged)?;
         let term = vote.map_or(0, |v| v.leader_id.term);

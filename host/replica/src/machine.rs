@@ -69,8 +69,7 @@ pub(crate) struct Machine {
 impl Machine {
     pub(crate) fn open(db: Db, outputs: mpsc::UnboundedSender<AppliedOutputs>) -> Result<Self, OpenError> {
         let damaged = |why: String| OpenError::Damaged { dir: db.dir().to_owned(), why };
-        let mark: AppliedMark =
-            db.get(META, APPLIED).map_err(|e| damaged(e.to_string()))?.unwrap_or_default();
+        let mark: AppliedMark = db.get(META, APPLIED).map_err(|e| damaged(e.to_string()))?.unwrap_or_default();
         let state = load_state(&db, mark.generation).map_err(|e| damaged(e.to_string()))?;
         Ok(Self { db, state: Arc::new(RwLock::new(state)), mark, outputs })
     }
@@ -93,9 +92,7 @@ impl RaftStateMachine<Types> for Machine {
     type SnapshotData = SnapshotFile;
     type SnapshotBuilder = Builder;
 
-    async fn applied_state(
-        &mut self,
-    ) -> Result<(Option<LogIdOf<Types>>, StoredMembershipOf<Types>), io::Error> {
+    async fn applied_state(&mut self) -> Result<(Option<LogIdOf<Types>>, StoredMembershipOf<Types>), io::Error> {
         Ok((self.mark.last, self.mark.membership.clone()))
     }
 
@@ -160,15 +157,13 @@ impl RaftStateMachine<Types> for Machine {
         let mut reader = BufReader::new(File::open(&snapshot.0)?);
         let mut batch = WriteBatch::default();
         while let Some(key) = read_part(&mut reader)? {
-            let value =
-                read_part(&mut reader)?.ok_or_else(|| io::Error::other("snapshot ends after a key"))?;
+            let value = read_part(&mut reader)?.ok_or_else(|| io::Error::other("snapshot ends after a key"))?;
             batch.put_cf(&self.db.family(STATE)?, row_key(generation, &key), value);
             if batch.size_in_bytes() > INSTALL_BATCH_BYTES {
                 self.db.write(std::mem::take(&mut batch))?;
             }
         }
-        let mark =
-            AppliedMark { last: meta.last_log_id, membership: meta.last_membership.clone(), generation };
+        let mark = AppliedMark { last: meta.last_log_id, membership: meta.last_membership.clone(), generation };
         let snapshot = SnapshotMark { meta: meta.clone(), file: snapshot.0 };
         let family = self.db.family(META)?;
         batch.put_cf(&family, APPLIED, codec::encode(&mark).map_err(io::Error::other)?);
@@ -186,10 +181,9 @@ impl RaftStateMachine<Types> for Machine {
 
     async fn get_current_snapshot(&mut self) -> Result<Option<SnapshotOf<Types, SnapshotFile>>, io::Error> {
         let mark: Option<SnapshotMark> = self.db.get(META, SNAPSHOT)?;
-        Ok(mark.filter(|mark| mark.file.exists()).map(|mark| SnapshotOf::<Types, SnapshotFile> {
-            meta: mark.meta,
-            snapshot: SnapshotFile(mark.file),
-        }))
+        Ok(mark
+            .filter(|mark| mark.file.exists())
+            .map(|mark| SnapshotOf::<Types, SnapshotFile> { meta: mark.meta, snapshot: SnapshotFile(mark.file) }))
     }
 }
 
@@ -203,8 +197,7 @@ impl RaftSnapshotBuilder<Types> for Builder {
 
     async fn build_snapshot(&mut self) -> Result<SnapshotOf<Types, SnapshotFile>, io::Error> {
         let db = self.db.clone();
-        let mark =
-            tokio::task::spawn_blocking(move || write_snapshot(&db)).await.map_err(io::Error::other)??;
+        let mark = tokio::task::spawn_blocking(move || write_snapshot(&db)).await.map_err(io::Error::other)??;
         // What the snapshot stands for is on disk before anyone is told of it.
         self.db.put(META, SNAPSHOT, &mark)?;
         self.db.sync(1).await;

@@ -124,8 +124,7 @@ impl Replica {
         let log = LogStore::open(db.clone())?;
         let state = machine.state();
         let config = Arc::new(config().validate().map_err(|e| failed(e.to_string()))?);
-        let raft =
-            LedgerRaft::new(node, config, NoPeers, log, machine).await.map_err(|e| failed(e.to_string()))?;
+        let raft = LedgerRaft::new(node, config, NoPeers, log, machine).await.map_err(|e| failed(e.to_string()))?;
         if !raft.is_initialized().await.map_err(|e| failed(e.to_string()))? {
             let members = BTreeMap::from([(node, openraft::BasicNode::default())]);
             raft.initialize(members).await.map_err(|e| failed(e.to_string()))?;

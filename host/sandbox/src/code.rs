@@ -177,9 +177,7 @@ impl Sandbox {
     }
 
     fn keep_code(&self, digest: &Digest, component: &Component) -> Result<(), CodeError> {
-        let code = component
-            .serialize()
-            .map_err(|e| CodeError::Compile { digest: *digest, why: format!("{e:#}") })?;
+        let code = component.serialize().map_err(|e| CodeError::Compile { digest: *digest, why: format!("{e:#}") })?;
         let name = format!("{}{}.cwasm", self.code_prefix(digest), Digest::of(&code).hex());
         let path = self.dir.join("code").join(name);
         write_whole(&path, &code).map_err(|source| CodeError::Write { path, source })

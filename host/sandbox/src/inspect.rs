@@ -57,10 +57,7 @@ impl Sandbox {
     }
 
     /// As [`Sandbox::inspect`], with what was compiled for it.
-    pub(crate) fn compile_checked(
-        &self,
-        bytes: &[u8],
-    ) -> Result<(ComponentReport, Component), RefusedComponent> {
+    pub(crate) fn compile_checked(&self, bytes: &[u8]) -> Result<(ComponentReport, Component), RefusedComponent> {
         if let Some(found) = wrong_kind(bytes) {
             return Err(RefusedComponent::one(found));
         }
@@ -104,9 +101,7 @@ impl Sandbox {
         probe.allow_shadowing(false);
         for (name, item) in component.component_type().imports(&self.engine) {
             let ComponentItem::ComponentInstance(instance) = &item.ty else {
-                problems.push(format!(
-                    "it imports `{name}` outside of any interface; the host offers interfaces only"
-                ));
+                problems.push(format!("it imports `{name}` outside of any interface; the host offers interfaces only"));
                 continue;
             };
             let offered = offered_name(name);
@@ -117,9 +112,7 @@ impl Sandbox {
                 }
                 // Defining what is there already fails: that is how a linker tells what it has.
                 let is_linked = offered.as_ref().is_some_and(|offered| {
-                    probe
-                        .instance(offered)
-                        .is_ok_and(|mut i| i.func_new(function, |_, _, _, _| Ok(())).is_err())
+                    probe.instance(offered).is_ok_and(|mut i| i.func_new(function, |_, _, _, _| Ok(())).is_err())
                 });
                 if !is_linked {
                     functions.push(function.to_owned());
@@ -144,9 +137,7 @@ fn offered_name(import: &str) -> Option<String> {
     let (package, _) = interface.split_once('/')?;
     match package {
         "tickhost:job" if version.starts_with("0.1.") => Some(format!("{interface}@0.1.0")),
-        _ if package.starts_with("wasi:") && version.starts_with("0.2.") => {
-            Some(format!("{interface}@{WASI}"))
-        }
+        _ if package.starts_with("wasi:") && version.starts_with("0.2.") => Some(format!("{interface}@{WASI}")),
         _ => None,
     }
 }

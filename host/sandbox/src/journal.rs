@@ -49,12 +49,7 @@ pub trait Journal: Send + Sync {
     fn result(&self, key: Uuid, result: EffectResult);
 
     /// Changes the key-value store: effect and record in one entry.
-    fn kv_write(
-        &self,
-        key: Uuid,
-        name: String,
-        change: KvChange,
-    ) -> BoxFuture<'_, Result<EffectAnswer, JournalError>>;
+    fn kv_write(&self, key: Uuid, name: String, change: KvChange) -> BoxFuture<'_, Result<EffectAnswer, JournalError>>;
 
     /// Reads a value.
     fn kv_get(&self, name: &str) -> Option<Vec<u8>>;

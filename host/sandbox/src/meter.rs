@@ -34,12 +34,7 @@ impl Memory {
 }
 
 impl ResourceLimiter for Memory {
-    fn memory_growing(
-        &mut self,
-        current: usize,
-        desired: usize,
-        _maximum: Option<usize>,
-    ) -> wasmtime::Result<bool> {
+    fn memory_growing(&mut self, current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
         let wanted = self.used + (desired - current) as u64;
         if wanted > self.limit {
             self.refused = Some(wanted);
@@ -50,12 +45,7 @@ impl ResourceLimiter for Memory {
         Ok(true)
     }
 
-    fn table_growing(
-        &mut self,
-        current: usize,
-        desired: usize,
-        _maximum: Option<usize>,
-    ) -> wasmtime::Result<bool> {
+    fn table_growing(&mut self, current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
         let wanted = self.table_elements + (desired - current);
         if wanted > TABLE_ELEMENTS_MAX {
             return Ok(false);

@@ -177,11 +177,7 @@ fn printable(text: &str) -> String {
     }
     text.chars()
         .flat_map(|c| -> Box<dyn Iterator<Item = char>> {
-            if c.is_control() && c != '\t' {
-                Box::new(c.escape_default())
-            } else {
-                Box::new(std::iter::once(c))
-            }
+            if c.is_control() && c != '\t' { Box::new(c.escape_default()) } else { Box::new(std::iter::once(c)) }
         })
         .collect()
 }

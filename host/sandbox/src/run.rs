@@ -165,8 +165,7 @@ fn restrict(store: &mut Store<RunState>, cpu: &Arc<Cpu>, cpu_limit: Duration) {
     });
 }
 
-type Called =
-    wasmtime::Result<Result<Option<String>, crate::bindings::exports::tickhost::job::entry::Failure>>;
+type Called = wasmtime::Result<Result<Option<String>, crate::bindings::exports::tickhost::job::entry::Failure>>;
 
 async fn call(pre: &JobPre<RunState>, store: &mut Store<RunState>) -> Called {
     let tick: Resource<Tick> = store.data_mut().table.push(Tick)?;
@@ -186,9 +185,7 @@ fn outcome(ended: Ended, state: &RunState, limits: &Limits, cpu_us: u64) -> Outc
         Ended::Returned(Ok(Ok(message))) => Outcome::Succeeded { message },
         Ended::Returned(Ok(Err(failure))) => match &state.met {
             // A failure that follows from a limit names the limit.
-            Some((limit, message)) if failure.message.contains(message.as_str()) => {
-                over(limit, message.clone())
-            }
+            Some((limit, message)) if failure.message.contains(message.as_str()) => over(limit, message.clone()),
             _ => Outcome::Failed { message: failure.message, retry: failure.retry },
         },
         Ended::WallTime => over(
@@ -206,11 +203,8 @@ fn outcome(ended: Ended, state: &RunState, limits: &Limits, cpu_us: u64) -> Outc
 fn trapped(error: &wasmtime::Error, state: &RunState, limits: &Limits, cpu_us: u64) -> Outcome {
     let over = |limit: &str, message: String| Outcome::OverLimit { limit: limit.to_owned(), message };
     if error.downcast_ref::<CpuUsedUp>().is_some() {
-        let message = format!(
-            "it used {} ms of CPU time; the job declares `cpu = \"{} ms\"`",
-            cpu_us / 1_000,
-            limits.cpu_ms
-        );
+        let message =
+            format!("it used {} ms of CPU time; the job declares `cpu = \"{} ms\"`", cpu_us / 1_000, limits.cpu_ms);
         return over("cpu", message);
     }
     if let Some(exit) = error.downcast_ref::<I32Exit>() {
@@ -220,10 +214,8 @@ fn trapped(error: &wasmtime::Error, state: &RunState, limits: &Limits, cpu_us: u
         };
     }
     if let Some(wanted) = state.memory.refused {
-        let message = format!(
-            "it wanted {wanted} bytes of memory; the job declares `memory = {}`",
-            limits.memory_bytes
-        );
+        let message =
+            format!("it wanted {wanted} bytes of memory; the job declares `memory = {}`", limits.memory_bytes);
         return over("memory", message);
     }
     Outcome::Trapped { message: describe(error) }

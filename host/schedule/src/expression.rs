@@ -105,9 +105,7 @@ impl FromStr for Expression {
 
 fn words(text: &str) -> Vec<Piece<'_>> {
     let base = text.as_ptr() as usize;
-    text.split_ascii_whitespace()
-        .map(|word| Piece { text: word, at: word.as_ptr() as usize - base })
-        .collect()
+    text.split_ascii_whitespace().map(|word| Piece { text: word, at: word.as_ptr() as usize - base }).collect()
 }
 
 fn take_zone(pieces: &mut Vec<Piece<'_>>) -> Result<Option<Tz>, ParseError> {
@@ -153,7 +151,8 @@ fn parse_macro(word: Piece<'_>, rest: &[Piece<'_>], warnings: &mut Vec<String>) 
 }
 
 fn parse_every(word: Piece<'_>, rest: &[Piece<'_>]) -> Result<Kind, ParseError> {
-    let help = "write `@every` and a whole number of seconds or more, e.g. `@every 90m`, `@every 1h30m`; from 1s to 8784h";
+    let help =
+        "write `@every` and a whole number of seconds or more, e.g. `@every 90m`, `@every 1h30m`; from 1s to 8784h";
     let [duration] = rest else {
         let span = rest.get(1).map_or(word.span(), |extra| extra.span());
         return Err(ParseError::new(None, span, "`@every` takes one duration", help));
@@ -183,11 +182,7 @@ fn parse_duration(text: &str) -> Option<Duration> {
     (rest.is_empty() && !text.is_empty()).then(|| Duration::from_secs(seconds))
 }
 
-fn parse_fields(
-    text: &str,
-    pieces: &[Piece<'_>],
-    warnings: &mut Vec<String>,
-) -> Result<Calendar, ParseError> {
+fn parse_fields(text: &str, pieces: &[Piece<'_>], warnings: &mut Vec<String>) -> Result<Calendar, ParseError> {
     use Field::*;
     let layout: &[Field] = match pieces.len() {
         5 => &[Minute, Hour, DayOfMonth, Month, DayOfWeek],

@@ -37,8 +37,7 @@ impl fmt::Display for Field {
     }
 }
 
-const MONTHS: [&str; 12] =
-    ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"];
+const MONTHS: [&str; 12] = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"];
 const WEEKDAYS: [&str; 7] = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
 
 impl Field {
@@ -132,11 +131,7 @@ impl<'a> Piece<'a> {
 }
 
 /// Reads one field. Warnings name what is accepted but is seldom meant.
-pub(crate) fn parse(
-    field: Field,
-    piece: Piece<'_>,
-    warnings: &mut Vec<String>,
-) -> Result<Values, ParseError> {
+pub(crate) fn parse(field: Field, piece: Piece<'_>, warnings: &mut Vec<String>) -> Result<Values, ParseError> {
     let mut set = BTreeSet::new();
     for element in piece.split(',') {
         if element.text.is_empty() {
@@ -192,12 +187,7 @@ fn parse_element(
 
 /// `FRI-SUN` and `5-0` end in the Sunday after, so there 0 stands for 7. Every other reversed range is
 /// refused: products disagree on whether it wraps, and silence would be a job that never runs.
-fn parse_range(
-    field: Field,
-    whole: Piece<'_>,
-    from: Piece<'_>,
-    to: Piece<'_>,
-) -> Result<(u32, u32), ParseError> {
+fn parse_range(field: Field, whole: Piece<'_>, from: Piece<'_>, to: Piece<'_>) -> Result<(u32, u32), ParseError> {
     let lo = parse_value(field, from)?;
     let mut hi = parse_value(field, to)?;
     if field == Field::DayOfWeek && hi == 0 && lo > 0 {
@@ -208,13 +198,7 @@ fn parse_range(
             Some(field),
             whole.span(),
             format!("`{}` runs backwards", whole.text),
-            format!(
-                "write it as two, e.g. `{}-{},{}-{}`",
-                from.text,
-                field.last(),
-                field.bounds().0,
-                to.text
-            ),
+            format!("write it as two, e.g. `{}-{},{}-{}`", from.text, field.last(), field.bounds().0, to.text),
         ));
     }
     Ok((lo, hi))

@@ -241,9 +241,7 @@ impl Schedule {
     /// Whether the fields can match at all, in years that are not over.
     fn fires_in_a_full_cycle(&self) -> bool {
         match &self.rule {
-            Rule::Elapsed(walk) | Rule::Wall(walk) => {
-                walk.next((horizon() - CALENDAR_CYCLE).naive_utc()).is_some()
-            }
+            Rule::Elapsed(walk) | Rule::Wall(walk) => walk.next((horizon() - CALENDAR_CYCLE).naive_utc()).is_some(),
             Rule::Every { .. } => true,
         }
     }

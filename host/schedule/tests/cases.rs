@@ -72,9 +72,7 @@ fn public_cases_have_the_right_answers() {
     assert_eq!(cases.len(), 117);
     let wrong: Vec<String> = cases
         .iter()
-        .filter_map(|case| {
-            check(case).err().map(|e| format!("{} `{}` {}: {e}", case.id, case.expr, case.zone))
-        })
+        .filter_map(|case| check(case).err().map(|e| format!("{} `{}` {}: {e}", case.id, case.expr, case.zone)))
         .collect();
     assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
@@ -99,10 +97,7 @@ fn refusals_name_the_field_the_column_and_what_to_write() {
             "0 60 * * *",
             "hour field, column 3: `60` is out of range; expected 0–23; numbers do not wrap: write one inside the range",
         ),
-        (
-            "*/0 * * * *",
-            "minute field, column 3: `0` is no step; expected a whole number from 1; write e.g. `*/5`",
-        ),
+        ("*/0 * * * *", "minute field, column 3: `0` is no step; expected a whole number from 1; write e.g. `*/5`"),
         (
             "0 8 * * FRI-MON",
             "day-of-week field, column 9: `FRI-MON` runs backwards; write it as two, e.g. `FRI-6,0-MON`",
@@ -136,8 +131,7 @@ fn refusals_name_the_field_the_column_and_what_to_write() {
 fn every_counts_from_the_instant_the_job_was_stored() {
     let anchor = "2026-01-01T10:07:13Z".parse().unwrap();
     let schedule = Schedule::parse("@every 90m", "UTC", anchor).unwrap();
-    let ticks: Vec<String> =
-        schedule.preview(anchor, None, 2).ticks.iter().map(|t| t.at.to_rfc3339()).collect();
+    let ticks: Vec<String> = schedule.preview(anchor, None, 2).ticks.iter().map(|t| t.at.to_rfc3339()).collect();
     assert_eq!(ticks, ["2026-01-01T11:37:13+00:00", "2026-01-01T13:07:13+00:00"]);
 }
 

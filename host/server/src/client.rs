@@ -17,17 +17,12 @@ impl Client {
     pub(crate) fn new(url: &str) -> Result<Self, CliError> {
         // A second installation is no fault: the first one is the same provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let http =
-            reqwest::Client::builder().no_proxy().build().map_err(|e| CliError::failed(e.to_string()))?;
+        let http = reqwest::Client::builder().no_proxy().build().map_err(|e| CliError::failed(e.to_string()))?;
         let by = std::env::var("USER").unwrap_or_else(|_| "unknown".into());
         Ok(Self { http, url: url.trim_end_matches('/').to_owned(), by })
     }
 
-    pub(crate) async fn get<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        query: &[(&str, String)],
-    ) -> Result<T, CliError> {
+    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str, query: &[(&str, String)]) -> Result<T, CliError> {
         let request = self.request(Method::GET, path).query(query);
         self.answer(request).await
     }
@@ -36,11 +31,7 @@ impl Client {
         self.answer(self.request(Method::POST, path).json(body)).await
     }
 
-    pub(crate) async fn put<B: Serialize, T: DeserializeOwned>(
-        &self,
-        path: &str,
-        body: &B,
-    ) -> Result<T, CliError> {
+    pub(crate) async fn put<B: Serialize, T: DeserializeOwned>(&self, path: &str, body: &B) -> Result<T, CliError> {
         self.answer(self.request(Method::PUT, path).json(body)).await
     }
 
@@ -48,11 +39,7 @@ impl Client {
         self.answer(self.request(Method::DELETE, path)).await
     }
 
-    pub(crate) async fn upload<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        bytes: Vec<u8>,
-    ) -> Result<T, CliError> {
+    pub(crate) async fn upload<T: DeserializeOwned>(&self, path: &str, bytes: Vec<u8>) -> Result<T, CliError> {
         self.answer(self.request(Method::POST, path).body(bytes)).await
     }
 
@@ -68,10 +55,7 @@ impl Client {
             ))
         })?;
         if response.status().is_success() {
-            return response
-                .json()
-                .await
-                .map_err(|e| CliError::failed(format!("read the host's answer: {e}")));
+            return response.json().await.map_err(|e| CliError::failed(format!("read the host's answer: {e}")));
         }
         Err(problem(response).await)
     }

@@ -71,19 +71,13 @@ impl Host {
     }
 
     /// Creates a job, changes it, or finds that nothing has changed.
-    pub(crate) async fn put_job(
-        &self,
-        name: &JobName,
-        spec: &JobSpec,
-        by: &str,
-    ) -> Result<Stored, ChangeError> {
+    pub(crate) async fn put_job(&self, name: &JobName, spec: &JobSpec, by: &str) -> Result<Stored, ChangeError> {
         self.check_space(0).map_err(ChangeError::Full)?;
         check_spec(spec, &self.settings)?;
         let existed = self.replica.read(|state| state.job(name).is_some());
         let reply = self
             .change_job(name, |job, at| {
-                let anchor =
-                    job.filter(|job| job.spec.schedule == spec.schedule).map_or(at, |j| j.created_at);
+                let anchor = job.filter(|job| job.spec.schedule == spec.schedule).map_or(at, |j| j.created_at);
                 let schedule = Schedule::parse(&spec.schedule, &spec.zone, anchor.time())?;
                 let grave = self.replica.read(|state| state.grave(name).map(|g| g.cursor.time()));
                 let after = grave.map_or(at.time(), |grave| grave.max(at.time()));
@@ -149,9 +143,7 @@ impl Host {
         let instant = tick.unwrap_or(TickAt(at.0.div_euclid(1000)));
         if let Some(tick) = tick {
             if tick.time() > at.time() {
-                return Err(ChangeError::Invalid(format!(
-                    "`{tick}` is still to come; it will be launched then"
-                )));
+                return Err(ChangeError::Invalid(format!("`{tick}` is still to come; it will be launched then")));
             }
             let launched = LaunchId { job: name.clone(), tick, rerun: None };
             let is_kept = self.replica.read(|state| state.launch(&launched).is_some());
@@ -233,8 +225,7 @@ pub(crate) fn verdict(status: &Status) -> String {
 /// clients that speak to the API.
 fn check_spec(spec: &JobSpec, settings: &crate::host::Settings) -> Result<(), ChangeError> {
     for rule in &spec.allow_http {
-        rule.parse::<tickhost_sandbox::AllowRule>()
-            .map_err(|e| ChangeError::Invalid(format!("`allow`: {e}")))?;
+        rule.parse::<tickhost_sandbox::AllowRule>().map_err(|e| ChangeError::Invalid(format!("`allow`: {e}")))?;
     }
     let most = settings.memory_max_mib << 20;
     if spec.limits.memory_bytes > most {

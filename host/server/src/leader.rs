@@ -62,8 +62,8 @@ pub(crate) async fn conduct(host: Host) {
             }
         }
         let wake_at = host.replica.read(|state| conductor.wake_at(state));
-        let until_next = wake_at
-            .map_or(NAP_MAX, |at| Duration::from_millis(u64::try_from(at.0 - now().0).unwrap_or(0).max(1)));
+        let until_next =
+            wake_at.map_or(NAP_MAX, |at| Duration::from_millis(u64::try_from(at.0 - now().0).unwrap_or(0).max(1)));
         tokio::select! {
             () = woken => {}
             () = tokio::time::sleep(until_next.min(NAP_MAX)) => {}

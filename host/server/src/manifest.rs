@@ -166,14 +166,12 @@ impl Reader<'_> {
     }
 
     fn manifest(&mut self, table: &Spanned<Table<'_>>, manifest: &mut Manifest) {
-        let mut fields =
-            Fields::new(self, "the manifest", table.get_ref(), table.span(), &["namespace", "job"]);
+        let mut fields = Fields::new(self, "the manifest", table.get_ref(), table.span(), &["namespace", "job"]);
         let namespace = fields.required("namespace", "write e.g. `namespace = \"billing\"`", |r, v| {
             let text = r.string(v)?;
             r.checked(v, check_name("namespace", &text).map(|()| text))
         });
-        let Some(jobs) =
-            fields.required("job", "write a table `[job.NAME]` for each job", |r, v| r.table(v, "job"))
+        let Some(jobs) = fields.required("job", "write a table `[job.NAME]` for each job", |r, v| r.table(v, "job"))
         else {
             return;
         };
@@ -236,8 +234,7 @@ impl Reader<'_> {
                     // One quote in front of the text, so that the caret stands under what is wrong.
                     let start = v.span().start + 1;
                     let message = format!("`{text}`: {}", error.message);
-                    let place =
-                        error.field.map_or(message.clone(), |field| format!("{field} field of {message}"));
+                    let place = error.field.map_or(message.clone(), |field| format!("{field} field of {message}"));
                     let span = start + error.span.start..start + error.span.end.max(error.span.start + 1);
                     r.problem(span, place, Some(error.help));
                     None
@@ -295,12 +292,10 @@ impl Reader<'_> {
         if let Some(table) = value.get_ref().as_table() {
             let mut f = Fields::new(self, "catch_up", table, value.span(), &["all"]);
             return f.required("all", "write `catch_up = { all = 10 }`", |r, v| {
-                r.number(v, 1, u64::from(CATCH_UP_MAX))
-                    .map(|n| CatchUp::All(u32::try_from(n).unwrap_or(CATCH_UP_MAX)))
+                r.number(v, 1, u64::from(CATCH_UP_MAX)).map(|n| CatchUp::All(u32::try_from(n).unwrap_or(CATCH_UP_MAX)))
             });
         }
-        let all =
-            [("none", CatchUp::None), ("latest", CatchUp::Latest), ("all", CatchUp::All(CATCH_UP_DEFAULT))];
+        let all = [("none", CatchUp::None), ("latest", CatchUp::Latest), ("all", CatchUp::All(CATCH_UP_DEFAULT))];
         self.choice(value, &all)
     }
 
@@ -364,16 +359,14 @@ impl Reader<'_> {
         let table = self.table(value, "retry")?;
         let known = ["attempts", "backoff", "backoff_max", "when"];
         let mut f = Fields::new(self, "retry", table, value.span(), &known);
-        let attempts = f.required(
-            "attempts",
-            "write how many attempts there are in all, e.g. `attempts = 3`",
-            |r, v| r.number(v, 1, u64::from(ATTEMPTS_MAX)),
-        );
+        let attempts =
+            f.required("attempts", "write how many attempts there are in all, e.g. `attempts = 3`", |r, v| {
+                r.number(v, 1, u64::from(ATTEMPTS_MAX))
+            });
         let backoff = f.optional("backoff", 1_000, |r, v| r.duration_ms(v, 0, DAY_MS));
         let backoff_max = f.optional("backoff_max", 60_000, |r, v| r.duration_ms(v, 0, DAY_MS));
-        let when = f.optional("when", None, |r, v| {
-            r.choice(v, &[("asked", Some("asked")), ("failed", Some("failed"))])
-        });
+        let when =
+            f.optional("when", None, |r, v| r.choice(v, &[("asked", Some("asked")), ("failed", Some("failed"))]));
         if on_unknown == Some(OnUnknown::Skip) && when.is_some_and(|when| when != Some("asked")) {
             self.problem(
                 value.span(),
@@ -406,8 +399,7 @@ impl Reader<'_> {
 
     fn number(&mut self, value: &Spanned<DeValue<'_>>, least: u64, most: u64) -> Option<u64> {
         let expected = format!("a whole number from {least} to {most}");
-        let number =
-            value.get_ref().as_integer().and_then(|n| u64::from_str_radix(n.as_str(), n.radix()).ok());
+        let number = value.get_ref().as_integer().and_then(|n| u64::from_str_radix(n.as_str(), n.radix()).ok());
         match number {
             Some(number) if (least..=most).contains(&number) => Some(number),
             _ => self.wrong_type(value, &expected),
@@ -416,11 +408,9 @@ impl Reader<'_> {
 
     /// A duration with its unit: a bare number would be read as whatever its reader hopes.
     fn duration_ms(&mut self, value: &Spanned<DeValue<'_>>, least: u64, most: u64) -> Option<u64> {
-        const UNITS: [(&str, u64); 5] =
-            [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", DAY_MS)];
-        let expected = format!(
-            "a duration in quotes with a unit of ms, s, m, h or d, from {least} ms to {most} ms, e.g. \"10s\""
-        );
+        const UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", DAY_MS)];
+        let expected =
+            format!("a duration in quotes with a unit of ms, s, m, h or d, from {least} ms to {most} ms, e.g. \"10s\"");
         self.quantity(value, &UNITS, least, most, &expected)
     }
 
@@ -451,8 +441,7 @@ impl Reader<'_> {
         let read = |text: &str| -> Option<u64> {
             let digits = text.bytes().take_while(u8::is_ascii_digit).count();
             let (number, unit) = text.split_at(digits);
-            let factor =
-                units.iter().find(|(name, _)| *name == unit.trim_start()).map(|(_, factor)| *factor)?;
+            let factor = units.iter().find(|(name, _)| *name == unit.trim_start()).map(|(_, factor)| *factor)?;
             number.parse::<u64>().ok()?.checked_mul(factor)
         };
         match value.get_ref().as_str().and_then(read) {
@@ -477,19 +466,11 @@ impl Reader<'_> {
         None
     }
 
-    fn checked<T, E: std::fmt::Display>(
-        &mut self,
-        value: &Spanned<DeValue<'_>>,
-        result: Result<T, E>,
-    ) -> Option<T> {
+    fn checked<T, E: std::fmt::Display>(&mut self, value: &Spanned<DeValue<'_>>, result: Result<T, E>) -> Option<T> {
         self.checked_span(value.span(), result)
     }
 
-    fn checked_span<T, E: std::fmt::Display>(
-        &mut self,
-        span: Range<usize>,
-        result: Result<T, E>,
-    ) -> Option<T> {
+    fn checked_span<T, E: std::fmt::Display>(&mut self, span: Range<usize>, result: Result<T, E>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
             Err(error) => {
@@ -502,11 +483,7 @@ impl Reader<'_> {
 
 /// The header of a job's table, for what is missing in it.
 fn header_span(key: &Spanned<std::borrow::Cow<'_, str>>, value: &Spanned<DeValue<'_>>) -> Range<usize> {
-    if value.span().is_empty() {
-        key.span()
-    } else {
-        key.span().start..key.span().end.max(key.span().start + 1)
-    }
+    if value.span().is_empty() { key.span() } else { key.span().start..key.span().end.max(key.span().start + 1) }
 }
 
 /// The fields of one table.

@@ -1,2 +1,123 @@
-//! x
-fn main() {}
+//! `cargo xtask`: what a newcomer and CI run. It depends on nothing but the standard library, so that it is there
+//! before RocksDB and wasmtime are built.
+
+mod guests;
+mod run;
+mod setup;
+
+use std::process::ExitCode;
+
+use run::{Cargo, Failed, say};
+
+const USAGE: &str = "cargo xtask COMMAND
+
+  demo         build everything, run the example jobs on one host, kill it in the middle of a charge run,
+               and read from the recorder that each customer was charged exactly once
+  test         all checks and all tests
+  lint         formatting, clippy and documentation, without the tests
+  fmt-check    formatting alone
+  guests       build every guest component
+  kill-test    kill the host at every named point and at random, 250 times (an option: --kills N)
+  bench        print the benchmarks
+  setup        install what is missing, or say what to install
+
+Build output goes to TICKHOST_TARGET, by default ~/.cache/tickhost/target, outside of the checkout.";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (command, rest) = match arguments.split_first() {
+        Some((command, rest)) => (command.as_str(), rest),
+        None => ("help", &[][..]),
+    };
+    match dispatch(command, rest) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failed(message)) => {
+            eprintln!("xtask: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(command: &str, rest: &[String]) -> Result<(), Failed> {
+    let cargo = Cargo::new()?;
+    match command {
+        "demo" => {
+            build(&cargo)?;
+            cargo.program("demo").run(rest)
+        }
+        "test" => {
+            setup::host()?;
+            lint(&cargo)?;
+            build(&cargo)?;
+            test(&cargo, rest)
+        }
+        "lint" => {
+            setup::host()?;
+            lint(&cargo)
+        }
+        "fmt-check" => fmt_check(&cargo),
+        "guests" => guests::build(&cargo),
+        "kill-test" => {
+            build(&cargo)?;
+            cargo.program("kill-test").run(rest)
+        }
+        "bench" => {
+            build(&cargo)?;
+            cargo.program("bench").run(rest)
+        }
+        "setup" => {
+            setup::host()?;
+            setup::guests(&cargo).map(|_| ())
+        }
+        "help" | "--help" | "-h" => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        other => Err(Failed(format!("there is no command `{other}`\n\n{USAGE}"))),
+    }
+}
+
+/// The host's programs and every guest.
+fn build(cargo: &Cargo) -> Result<(), Failed> {
+    setup::host()?;
+    guests::build(cargo)?;
+    say("build the host (the first time RocksDB and wasmtime too: half an hour on two cores)");
+    cargo.command(&["build", "--workspace", "--bins"]).run()
+}
+
+fn fmt_check(cargo: &Cargo) -> Result<(), Failed> {
+    say("check the formatting");
+    cargo.command(&["fmt", "--all", "--check"]).run()?;
+    for manifest in guests::RUST_WORKSPACES {
+        cargo.command(&["fmt", "--all", "--check", "--manifest-path", manifest]).run()?;
+    }
+    Ok(())
+}
+
+fn lint(cargo: &Cargo) -> Result<(), Failed> {
+    fmt_check(cargo)?;
+    say("clippy");
+    cargo.command(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]).run()?;
+    say("documentation");
+    cargo
+        .command(&["doc", "--workspace", "--no-deps", "--document-private-items"])
+        .env("RUSTDOCFLAGS", "-D warnings")
+        .run()
+}
+
+/// With cargo-nextest where it is installed, so that tests that wait do not wait for each other; else with
+/// cargo's own runner.
+fn test(cargo: &Cargo, rest: &[String]) -> Result<(), Failed> {
+    say("the examples' and plugins' own tests");
+    for manifest in guests::NATIVE_TESTS {
+        cargo
+            .command(&["test", "--quiet", "--manifest-path", manifest])
+            .env("CARGO_TARGET_DIR", &cargo.target().join("guests-native"))
+            .run()?;
+    }
+    say("the tests");
+    let nextest = cargo.command(&["nextest", "--version"]).succeeds();
+    let mut arguments = if nextest { vec!["nextest", "run", "--workspace"] } else { vec!["test", "--workspace"] };
+    arguments.extend(rest.iter().map(String::as_str));
+    cargo.command(&arguments).run()
+}

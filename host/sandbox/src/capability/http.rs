@@ -75,8 +75,7 @@ impl FromStr for AllowRule {
             None => (false, rest),
         };
         let url = Url::parse(&format!("{scheme}://{rest}")).map_err(|_| refuse())?;
-        let plain =
-            url.path() == "/" && !rest.ends_with('/') && url.query().is_none() && url.fragment().is_none();
+        let plain = url.path() == "/" && !rest.ends_with('/') && url.query().is_none() && url.fragment().is_none();
         let named = url.username().is_empty() && url.password().is_none();
         if !["http", "https"].contains(&url.scheme()) || !plain || !named {
             return Err(refuse());
@@ -135,13 +134,10 @@ struct Checked {
 impl RunState {
     fn check(&mut self, r: wit::Request, safe: bool) -> Result<Checked, CallError> {
         let invalid = |message: String| CallError::new(Code::Invalid, message);
-        let method =
-            Method::from_str(&r.method).map_err(|_| invalid(format!("`{}` is no HTTP method", r.method)))?;
+        let method = Method::from_str(&r.method).map_err(|_| invalid(format!("`{}` is no HTTP method", r.method)))?;
         let is_safe = [Method::GET, Method::HEAD, Method::OPTIONS].contains(&method);
         if safe && !is_safe {
-            return Err(invalid(format!(
-                "`read` sends GET, HEAD and OPTIONS; `{method}` needs `send` and a key"
-            )));
+            return Err(invalid(format!("`read` sends GET, HEAD and OPTIONS; `{method}` needs `send` and a key")));
         }
         let url = Url::parse(&r.url).map_err(|e| invalid(format!("`{}` is no URL: {e}", r.url)))?;
         self.check_destination(&url)?;
@@ -222,11 +218,7 @@ impl RunState {
         while let Some(chunk) = chunks.next().await {
             match chunk {
                 Ok(chunk) if (body.len() + chunk.len()) as u64 > limit => {
-                    return Exchange::TooLong {
-                        status,
-                        headers,
-                        at_least: (body.len() + chunk.len()) as u64,
-                    };
+                    return Exchange::TooLong { status, headers, at_least: (body.len() + chunk.len()) as u64 };
                 }
                 Ok(chunk) => body.extend_from_slice(&chunk),
                 Err(error) => return Exchange::failed(&error),
@@ -305,8 +297,10 @@ fn check_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), St
     if HOSTS_OWN_HEADERS.contains(&header.as_str()) {
         return Err(format!("the header `{header}` is the host's own; leave it out"));
     }
-    let value = HeaderValue::from_str(value)
-        .map_err(|_| format!("the header `{header}` has a value with control or non-ASCII characters"))?;
+    let value = Some(value)
+        .filter(|value| value.is_ascii())
+        .and_then(|value| HeaderValue::from_str(value).ok())
+        .ok_or_else(|| format!("the header `{header}` has a value with control or non-ASCII characters"))?;
     Ok((header, value))
 }
 
@@ -329,9 +323,7 @@ fn fingerprint(method: &str, url: &str, headers: &[(String, String)], body: &[u8
 
 fn response(exchange: Exchange, state: &mut RunState) -> Result<wit::Response, CallError> {
     match exchange {
-        Exchange::Answered { status, headers, body } => {
-            Ok(wit::Response { status, headers, body, replayed: false })
-        }
+        Exchange::Answered { status, headers, body } => Ok(wit::Response { status, headers, body, replayed: false }),
         Exchange::TooLong { at_least, .. } => {
             let declared = state.request.limits.response_bytes;
             Err(state.over("response_bytes", "bytes of a response's body", at_least, declared))
@@ -339,9 +331,7 @@ fn response(exchange: Exchange, state: &mut RunState) -> Result<wit::Response, C
         Exchange::NoAnswer { message, timeout } => {
             Err(CallError::new(if timeout { Code::Timeout } else { Code::Unavailable }, message))
         }
-        Exchange::NotSent { message } => {
-            Err(CallError::new(Code::Unavailable, format!("nothing was sent: {message}")))
-        }
+        Exchange::NotSent { message } => Err(CallError::new(Code::Unavailable, format!("nothing was sent: {message}"))),
     }
 }
 
@@ -371,10 +361,7 @@ impl wit::Host for RunState {
             EffectAnswer::Go => {}
             EffectAnswer::Replay(EffectResult::Http(answer)) => return replayed(answer),
             EffectAnswer::Replay(other) => {
-                return Err(CallError::new(
-                    Code::Other,
-                    format!("key {key} recorded no HTTP answer: {other:?}"),
-                ));
+                return Err(CallError::new(Code::Other, format!("key {key} recorded no HTTP answer: {other:?}")));
             }
             EffectAnswer::InDoubt => {
                 let message = format!(
@@ -384,9 +371,8 @@ impl wit::Host for RunState {
                 return Err(CallError::new(Code::InDoubt, message));
             }
             EffectAnswer::PayloadChanged => {
-                let message = format!(
-                    "key {key} was used before for another request than this `{what}`; nothing was sent"
-                );
+                let message =
+                    format!("key {key} was used before for another request than this `{what}`; nothing was sent");
                 return Err(CallError::new(Code::PayloadChanged, message));
             }
         }
@@ -437,9 +423,7 @@ mod tests {
 
     #[test]
     fn a_rule_is_a_destination_and_nothing_more() {
-        for rule in
-            ["a.test", "ftp://a.test", "http://a.test/path", "http://u@a.test", "http://", "http://*.1.2.3.4"]
-        {
+        for rule in ["a.test", "ftp://a.test", "http://a.test/path", "http://u@a.test", "http://", "http://*.1.2.3.4"] {
             assert!(rule.parse::<AllowRule>().is_err(), "{rule}");
         }
     }

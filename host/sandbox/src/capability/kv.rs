@@ -26,12 +26,7 @@ fn check_name(name: &str) -> Result<(), CallError> {
 }
 
 impl RunState {
-    async fn change(
-        &mut self,
-        key: &Resource<Key>,
-        name: String,
-        change: KvChange,
-    ) -> Result<Option<i64>, CallError> {
+    async fn change(&mut self, key: &Resource<Key>, name: String, change: KvChange) -> Result<Option<i64>, CallError> {
         check_name(&name)?;
         let key = self.table.get(key)?.uuid;
         match self.journal.kv_write(key, name, change).await? {

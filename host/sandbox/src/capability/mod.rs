@@ -37,10 +37,9 @@ impl From<wasmtime::Error> for CallError {
 impl From<wasmtime::component::ResourceTableError> for CallError {
     fn from(error: wasmtime::component::ResourceTableError) -> Self {
         match error {
-            wasmtime::component::ResourceTableError::Full => Self::new(
-                Code::OverLimit,
-                "this run holds too many keys and streams; drop those it no longer needs",
-            ),
+            wasmtime::component::ResourceTableError::Full => {
+                Self::new(Code::OverLimit, "this run holds too many keys and streams; drop those it no longer needs")
+            }
             other => Self::Trap(other.into()),
         }
     }

@@ -37,10 +37,7 @@ impl RunState {
             return Err(CallError::new(Code::Invalid, message));
         }
         if path.len() >= PATH_MAX {
-            return Err(CallError::new(
-                Code::Invalid,
-                format!("a key below {PATH_MAX} others; expected fewer"),
-            ));
+            return Err(CallError::new(Code::Invalid, format!("a key below {PATH_MAX} others; expected fewer")));
         }
         self.keys += 1;
         if self.keys > KEYS_MAX {

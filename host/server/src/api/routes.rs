@@ -56,8 +56,7 @@ fn by(headers: &HeaderMap) -> String {
 }
 
 fn body<T: for<'a> Deserialize<'a>>(bytes: &[u8]) -> Result<T, Problem> {
-    serde_json::from_slice(bytes)
-        .map_err(|e| Problem::invalid(format!("the body is not what is expected: {e}")))
+    serde_json::from_slice(bytes).map_err(|e| Problem::invalid(format!("the body is not what is expected: {e}")))
 }
 
 async fn status(State(host): State<Host>) -> Json<StatusView> {
@@ -108,10 +107,7 @@ async fn list_jobs(State(host): State<Host>) -> Json<Vec<JobView>> {
     Json(host.replica.read(|state| state.jobs().map(|(name, job)| JobView::new(state, name, job)).collect()))
 }
 
-async fn get_job(
-    State(host): State<Host>,
-    Path((namespace, name)): Path<(String, String)>,
-) -> Answer<JobView> {
+async fn get_job(State(host): State<Host>, Path((namespace, name)): Path<(String, String)>) -> Answer<JobView> {
     let name = JobName::new(&namespace, &name)?;
     let view = host.replica.read(|state| state.job(&name).map(|job| JobView::new(state, &name, job)));
     view.map(Json).ok_or_else(|| Problem::not_found(format!("there is no job `{name}`")))

@@ -80,15 +80,15 @@ pub(super) async fn store(client: &Client, dir: &Path, manifest: Manifest) -> Re
 
 /// Stores a component unless it is there already.
 async fn upload(client: &Client, path: &Path) -> Result<Digest, CliError> {
-    let bytes = std::fs::read(path)
-        .map_err(|e| CliError::refused(format!("read the component `{}`: {e}", path.display())))?;
+    let bytes =
+        std::fs::read(path).map_err(|e| CliError::refused(format!("read the component `{}`: {e}", path.display())))?;
     let digest = Digest::of(&bytes);
     let stored = client.get::<serde_json::Value>(&format!("/v1/components/{digest}"), &[]).await;
     if stored.is_err() {
-        client.upload::<ComponentReport>("/v1/components", bytes).await.map_err(|e| CliError {
-            message: format!("component `{}`: {}", path.display(), e.message),
-            ..e
-        })?;
+        client
+            .upload::<ComponentReport>("/v1/components", bytes)
+            .await
+            .map_err(|e| CliError { message: format!("component `{}`: {}", path.display(), e.message), ..e })?;
     }
     Ok(digest)
 }

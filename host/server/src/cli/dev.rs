@@ -78,9 +78,9 @@ where
     F: Future<Output = Result<(), CliError>>,
 {
     let listen = settings.listen;
-    let listener = TcpListener::bind(listen).await.map_err(|e| {
-        CliError::failed(format!("listen on {listen}: {e}; choose another address with --listen"))
-    })?;
+    let listener = TcpListener::bind(listen)
+        .await
+        .map_err(|e| CliError::failed(format!("listen on {listen}: {e}; choose another address with --listen")))?;
     let address = listener.local_addr().map_err(|e| CliError::failed(e.to_string()))?;
     let host = Host::start(settings).await.map_err(|e| CliError::failed(e.to_string()))?;
     tracing::info!(%address, data = %host.settings.data.display(), "the host is up");
@@ -122,12 +122,7 @@ async fn watch(client: Client, paths: Vec<PathBuf>) -> Result<(), CliError> {
             match apply_one(&client, path).await {
                 Ok(applied) => {
                     for one in applied.iter().filter(|one| one.outcome != "unchanged") {
-                        tracing::info!(
-                            job = one.job,
-                            outcome = one.outcome,
-                            revision = one.revision,
-                            "applied"
-                        );
+                        tracing::info!(job = one.job, outcome = one.outcome, revision = one.revision, "applied");
                     }
                 }
                 Err(error) => tracing::error!("{}", error.message),

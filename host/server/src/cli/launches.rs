@@ -43,13 +43,7 @@ impl Ticks {
             .iter()
             .map(|row| {
                 let attempts = row["attempts"].as_u64().unwrap_or(0).to_string();
-                vec![
-                    text(row, "tick"),
-                    text(row, "local"),
-                    text(row, "verdict"),
-                    attempts,
-                    text(row, "launch"),
-                ]
+                vec![text(row, "tick"), text(row, "local"), text(row, "verdict"), attempts, text(row, "launch")]
             })
             .collect();
         table::print(&["TICK", "LOCAL", "VERDICT", "ATTEMPTS", "LAUNCH"], &rows);

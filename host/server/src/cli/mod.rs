@@ -98,8 +98,7 @@ impl CliError {
 /// Reads the arguments and does what they say.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    let filter =
-        EnvFilter::try_from_env("TICKHOST_LOG").unwrap_or_else(|_| EnvFilter::new("info,openraft=error"));
+    let filter = EnvFilter::try_from_env("TICKHOST_LOG").unwrap_or_else(|_| EnvFilter::new("info,openraft=error"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,

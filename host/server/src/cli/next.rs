@@ -32,8 +32,8 @@ pub(super) struct Next {
 impl Next {
     pub(super) fn run(self, format: Format) -> Result<(), CliError> {
         let after = self.after.unwrap_or_else(Utc::now);
-        let schedule = Schedule::parse(&self.expression, &self.zone, after)
-            .map_err(|e| refused(&self.expression, &e))?;
+        let schedule =
+            Schedule::parse(&self.expression, &self.zone, after).map_err(|e| refused(&self.expression, &e))?;
         let preview = schedule.preview(after, self.until, self.count);
         let warnings = schedule.expression().warnings();
         if format == Format::Json {

@@ -5,9 +5,7 @@ pub(super) fn print(header: &[&str], rows: &[Vec<String>]) {
     let widths: Vec<usize> = header
         .iter()
         .enumerate()
-        .map(|(i, title)| {
-            rows.iter().map(|row| row[i].chars().count()).chain([title.len()]).max().unwrap_or(0)
-        })
+        .map(|(i, title)| rows.iter().map(|row| row[i].chars().count()).chain([title.len()]).max().unwrap_or(0))
         .collect();
     let line = |cells: Vec<&str>| {
         let padded: Vec<String> = cells

@@ -1,0 +1,274 @@
+//! The demo: the example jobs on one real host, which is killed in the middle of a charge run.
+//!
+//! The statement at the end is read from the recorder, not from the host.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::IsTerminal,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use support::{
+    guest,
+    host::{HostOptions, HostProcess, until, write_manifest},
+    recorder::{Behaviour, Received, Recorder},
+    root,
+};
+
+const CUSTOMERS: usize = 8;
+/// One charge takes this long, so a charge run has a middle.
+const CHARGE_DELAY: Duration = Duration::from_millis(300);
+/// Three jobs in three languages are compiled first: JavaScript and Python take ten seconds each and more.
+const COMPILED_WITHIN: Duration = Duration::from_secs(300);
+const STEP_WITHIN: Duration = Duration::from_secs(60);
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    if demo(dir.path()).await { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn say(text: &str) {
+    println!("\n== {text}");
+}
+
+async fn demo(dir: &Path) -> bool {
+    let recorder = Recorder::start(Behaviour {
+        charge_delay: CHARGE_DELAY,
+        customers: CUSTOMERS,
+        files: data_files(),
+        ..Behaviour::default()
+    })
+    .await
+    .expect("start the recorder");
+    say(&format!("a local API records what it receives: {}", recorder.url()));
+
+    let options = HostOptions {
+        data: dir.join("data"),
+        manifests: vec![manifest(dir, &recorder.url())],
+        log: dir.join("host.log"),
+        kill_at: None,
+    };
+    let mut host = HostProcess::start(&options).await;
+    say("a host is up; the jobs are stored and compiled (JavaScript and Python take a while, once)");
+    wait_for_jobs(&host, &options.log).await;
+
+    say("launches as they happen, until a charge run is in its middle");
+    let mut shown = BTreeSet::new();
+    let charging = until("a charge run in its middle", STEP_WITHIN, async || {
+        show_new(&host, &mut shown).await;
+        let charges = charges(&recorder.received());
+        // A run that has sent some of its charges and not all of them.
+        let begun = charges.values().find(|of_period| (3..CUSTOMERS - 2).contains(&of_period.len()));
+        let open = open_charge(&host).await?;
+        begun.map(|_| open)
+    })
+    .await;
+    say(&format!("kill -9 of the host (process {}) in the middle of {charging}", host.pid()));
+    host.kill();
+    let before = recorder.received().len();
+
+    say("the host starts again on the same data");
+    let host = HostProcess::start(&options).await;
+    let verdict = until("a verdict of the run that was cut off", STEP_WITHIN, async || {
+        verdict_of(&host, &charging).await.filter(|v| v == "lost" || v == "unknown")
+    })
+    .await;
+    println!("{charging}: {verdict}");
+    print!("{}", text(&host.cli(&["show", &charging]).stdout));
+    let (job, tick) = charging.split_once('@').expect("a launch has a tick");
+
+    say(&format!("the operator finishes the tick: tickhost trigger {job} --tick {tick} --same-key"));
+    let triggered = until("the re-run is accepted", STEP_WITHIN, async || {
+        let done = host.cli(&["trigger", job, "--tick", tick, "--same-key"]);
+        done.status.success().then(|| text(&done.stdout).trim().to_owned())
+    })
+    .await;
+    until("the re-run succeeds", STEP_WITHIN, async || {
+        show_new(&host, &mut shown).await;
+        verdict_of(&host, &triggered).await.filter(|v| v == "succeeded")
+    })
+    .await;
+    println!("{triggered}: succeeded ({} requests after the kill)", recorder.received().len() - before);
+
+    say("the health of the target changes: the probe alerts once, and once more when it is back");
+    recorder.behave(|b| b.health = Some(503));
+    let alerts = |n: usize| {
+        let recorder = recorder.clone();
+        async move || (recorder.received().iter().filter(|r| r.path.starts_with("/alerts")).count() >= n).then_some(())
+    };
+    until("the alert", STEP_WITHIN, alerts(1)).await;
+    recorder.behave(|b| b.health = None);
+    until("the notice that it is back", STEP_WITHIN, alerts(2)).await;
+    until("two reports", STEP_WITHIN, async || {
+        let reports = recorder.received().iter().filter(|r| r.path.starts_with("/reports/")).count();
+        (reports >= 2).then_some(())
+    })
+    .await;
+    let ran: BTreeSet<String> = ["charge", "report", "probe"].map(|job| format!("demo/{job}")).into();
+    for job in &ran {
+        assert!(host.cli(&["pause", job, "--note", "the demo is over"]).status.success(), "pause {job}");
+    }
+    until("every launch has its verdict", STEP_WITHIN, async || all_closed(&host, &ran).await.then_some(())).await;
+    summary(&host, &recorder, &ran).await
+}
+
+/// The example jobs with schedules of a few seconds. What else they say is as in their own manifests.
+fn manifest(dir: &Path, api: &str) -> PathBuf {
+    let path = |name: &str| guest(name).display().to_string();
+    let text = format!(
+        r#"namespace = "demo"
+
+[job.charge]
+component = "{charge}"
+schedule = "*/15 * * * * *"
+on_unknown = "skip"
+allow = ["{api}"]
+config = {{ api = "{api}" }}
+
+[job.report]
+component = "{report}"
+schedule = "*/10 * * * * *"
+on_unknown = "repeat"
+allow = ["{api}"]
+limits = {{ memory = "128MiB" }}
+config = {{ api = "{api}", data_url = "{api}/data/seattle-weather.csv" }}
+
+[job.probe]
+component = "{probe}"
+schedule = "*/3 * * * * *"
+on_unknown = "repeat"
+allow = ["{api}"]
+limits = {{ memory = "128MiB" }}
+config = {{ target = "{api}/health", webhook = "{api}/alerts" }}
+"#,
+        charge = path("examples/charge/charge.wasm"),
+        report = path("examples/report/report.wasm"),
+        probe = path("examples/probe/probe.wasm"),
+    );
+    write_manifest(dir, &text)
+}
+
+/// A public data set, from the npm package `vega-datasets`.
+fn data_files() -> BTreeMap<String, Vec<u8>> {
+    let path = root().join("plugins/javascript/node_modules/vega-datasets/data/seattle-weather.csv");
+    let csv = std::fs::read(&path).unwrap_or_else(|e| panic!("read `{}`: {e}", path.display()));
+    BTreeMap::from([("seattle-weather.csv".to_owned(), csv)])
+}
+
+/// Shows that something is happening while components are compiled.
+async fn wait_for_jobs(host: &HostProcess, log: &Path) {
+    let began = Instant::now();
+    let mut seen = 0;
+    until("the jobs are stored", COMPILED_WITHIN, async || {
+        let stored = host.get("/v1/jobs").await?.as_array()?.len();
+        if stored > seen {
+            seen = stored;
+            println!("{stored} of 3 jobs stored after {} s", began.elapsed().as_secs());
+        }
+        let refused = std::fs::read_to_string(log).unwrap_or_default().contains("ERROR");
+        assert!(!refused, "the host refuses a job; its log is {}", log.display());
+        (stored == 3).then_some(())
+    })
+    .await;
+}
+
+/// Prints launches that are new or have changed. A terminal gets colours, a file plain lines.
+async fn show_new(host: &HostProcess, shown: &mut BTreeSet<(String, String)>) {
+    let colours = std::io::stdout().is_terminal();
+    for job in ["demo/charge", "demo/report", "demo/probe"] {
+        for (tick, verdict, launch) in host.ticks(job).await.unwrap_or_default() {
+            let name = launch.unwrap_or_else(|| format!("{job}@{tick}"));
+            if !shown.insert((name.clone(), verdict.clone())) {
+                continue;
+            }
+            let colour = match verdict.as_str() {
+                "succeeded" => "32",
+                "running" | "intended" | "due" => "36",
+                "lost" | "unknown" | "failed" => "31",
+                _ => "33",
+            };
+            if colours {
+                println!("{name:<52} \x1b[{colour}m{verdict}\x1b[0m");
+            } else {
+                println!("{name:<52} {verdict}");
+            }
+        }
+    }
+}
+
+async fn open_charge(host: &HostProcess) -> Option<String> {
+    let ticks = host.ticks("demo/charge").await?;
+    ticks.into_iter().find(|(_, verdict, _)| verdict == "running")?.2
+}
+
+async fn verdict_of(host: &HostProcess, launch: &str) -> Option<String> {
+    Some(host.launch(launch).await?["verdict"].as_str()?.to_owned())
+}
+
+async fn all_closed(host: &HostProcess, jobs: &BTreeSet<String>) -> bool {
+    for job in jobs {
+        let Some(ticks) = host.ticks(job).await else { return false };
+        let open = |verdict: &str| ["due", "intended", "running"].contains(&verdict) || verdict.starts_with("retry");
+        if ticks.iter().any(|(_, verdict, _)| open(verdict)) {
+            return false;
+        }
+    }
+    true
+}
+
+/// Charges by period: customer and key.
+fn charges(received: &[Received]) -> BTreeMap<String, Vec<(String, String)>> {
+    let mut periods: BTreeMap<String, Vec<(String, String)>> = BTreeMap::new();
+    for request in received.iter().filter(|r| r.path == "/charges") {
+        let body: serde_json::Value = serde_json::from_str(&request.body).unwrap_or_default();
+        let text = |name: &str| body[name].as_str().unwrap_or_default().to_owned();
+        periods.entry(text("period")).or_default().push((text("customer"), request.key.clone()));
+    }
+    periods
+}
+
+/// The table, and the statement that the demo exists for.
+async fn summary(host: &HostProcess, recorder: &Recorder, jobs: &BTreeSet<String>) -> bool {
+    say("every tick and its verdict");
+    for job in jobs {
+        for (tick, verdict, launch) in host.ticks(job).await.unwrap_or_default() {
+            let name = launch.unwrap_or_else(|| format!("{job}@{tick}"));
+            println!("{name:<90} {verdict}");
+        }
+    }
+    say("every effect as the recorder received it");
+    let received = recorder.received();
+    for request in &received {
+        let body: String = request.body.chars().take(70).collect();
+        println!("{:<4} {:<46} {:<36} {}", request.method, request.path, request.key, body);
+    }
+    say("what the recorder says");
+    let without_key = received.iter().filter(|r| r.key.is_empty()).count();
+    println!("{} requests that change something, {without_key} of them without a key", received.len());
+    let mut fair = without_key == 0;
+    for (period, sent) in charges(&received) {
+        let keys: BTreeSet<&str> = sent.iter().map(|(_, key)| key.as_str()).collect();
+        let customers: BTreeSet<&str> = sent.iter().map(|(customer, _)| customer.as_str()).collect();
+        // One key for each customer, however often it arrived: a receiver that knows the key charges once.
+        let once = keys.len() == CUSTOMERS && customers.len() == CUSTOMERS;
+        let repeated = sent.len() - keys.len();
+        println!(
+            "period {period}: {} customers, {} keys, {repeated} arrived twice under the same key{}",
+            customers.len(),
+            keys.len(),
+            if once { "" } else { "  <-- WRONG" }
+        );
+        fair &= once;
+    }
+    let verdict =
+        if fair { "each customer was charged exactly once" } else { "NOT every customer was charged exactly once" };
+    println!("\n{verdict} in every period, read from the recorder");
+    fair
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

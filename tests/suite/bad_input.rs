@@ -1,0 +1,142 @@
+//! Bad input: a clear error, the right exit code, nothing lost, the host alive.
+
+use std::process::Command;
+
+use support::host::{HostOptions, HostProcess, cli, until, write_manifest};
+
+use crate::fixture::{Fixture, NEVER_NOW, SOON, job, test_guest};
+
+fn apply(f: &Fixture, text: &str) -> (Option<i32>, String) {
+    let dir = f.path().join("other");
+    std::fs::create_dir_all(&dir).unwrap();
+    let path = write_manifest(&dir, text);
+    let output = f.host.cli(&["apply", path.to_str().unwrap()]);
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+fn manifest(component: &str, more: &str) -> String {
+    format!(
+        "namespace = \"t\"\n[job.other]\ncomponent = \"{component}\"\nschedule = \"@daily\"\non_unknown = \"skip\"\n{more}\n"
+    )
+}
+
+#[tokio::test]
+async fn a_malformed_manifest_is_told_whole_with_lines_and_columns() {
+    let f = Fixture::start(&job(NEVER_NOW, "skip", "", "do = \"noop\"")).await;
+    let text = "namespace = \"t\"\n[job.a]\nschedule = \"0 99 * * *\"\ncolour = 1\n[job.b]\ncomponent = 7\n";
+    let (code, err) = apply(&f, text);
+    assert_eq!(code, Some(2));
+    for needle in ["line 3, column", "line 4, column 1", "line 6, column", "lacks `on_unknown`", "charging", "colour"] {
+        assert!(err.contains(needle), "`{needle}` is not in {err}");
+    }
+    // D-class safety: the host goes on.
+    assert_eq!(f.trigger("t/job").await["verdict"], "succeeded");
+}
+
+/// D15, D17, D20 and files of the wrong kind: refused when stored, by name.
+#[tokio::test]
+async fn what_is_no_runnable_component_is_refused_by_name() {
+    let f = Fixture::start(&job(NEVER_NOW, "skip", "", "do = \"noop\"")).await;
+    let missing = r#"(component
+        (import "acme:db/query@1.0.0" (instance (export "run" (func)) (export "stop" (func))))
+        (import "wasi:cli/stdout@0.3.0" (instance (export "write" (func)))))"#;
+    for (bytes, needles) in [
+        (b"\x7fELF\x02\x01".to_vec(), vec!["ELF binary"]),
+        (b"\0asm\x01\0\0\0".to_vec(), vec!["core module"]),
+        (b"<!doctype html><p>404".to_vec(), vec!["HTML page"]),
+        (b"just words".to_vec(), vec!["it is text"]),
+        (Vec::new(), vec!["it is empty"]),
+        (b"\0asm\x0d\0\x01\0".to_vec(), vec!["it exports nothing", "tickhost:job/entry@0.1.0"]),
+        (b"\0asm\x0d\0\x01\0\xff\xff\xff".to_vec(), vec!["no valid component"]),
+        (
+            wat::parse_str(missing).unwrap(),
+            vec!["acme:db/query@1.0.0", "`run`, `stop`", "wasi:cli/stdout@0.3.0", "exports nothing"],
+        ),
+    ] {
+        let path = f.path().join("other.wasm");
+        std::fs::write(&path, &bytes).unwrap();
+        let (code, err) = apply(&f, &manifest(path.to_str().unwrap(), ""));
+        assert_eq!(code, Some(2), "{err}");
+        for needle in needles {
+            assert!(err.contains(needle), "`{needle}` is not in {err}");
+        }
+        let inspected = f.host.cli(&["component", "inspect", path.to_str().unwrap()]);
+        assert_eq!(inspected.status.code(), Some(2));
+    }
+    assert_eq!(f.trigger("t/job").await["verdict"], "succeeded");
+}
+
+#[tokio::test]
+async fn a_limit_that_no_host_has_or_no_component_fits_in_is_refused() {
+    let f = Fixture::start(&job(NEVER_NOW, "skip", "", "do = \"noop\"")).await;
+    let (code, err) = apply(&f, &manifest(&test_guest(), "limits = { memory = \"64KiB\" }"));
+    assert_eq!(code, Some(2));
+    assert!(err.contains("begins with") && err.contains("declare more"), "{err}");
+    let (code, err) = apply(&f, &manifest(&test_guest(), "limits = { memory = \"64\" }"));
+    assert_eq!(code, Some(2));
+    assert!(err.contains("a size in quotes with a unit"), "{err}");
+    let (code, err) = apply(&f, &manifest("nowhere.wasm", ""));
+    assert_eq!(code, Some(2));
+    assert!(err.contains("nowhere.wasm"), "{err}");
+}
+
+#[tokio::test]
+async fn a_body_that_is_no_job_and_a_path_that_is_none_are_problems_not_panics() {
+    let f = Fixture::start(&job(NEVER_NOW, "skip", "", "do = \"noop\"")).await;
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    for (path, body, status) in [
+        ("/v1/jobs/t/x", "{}", 422),
+        ("/v1/jobs/t/x", "not json", 422),
+        ("/v1/jobs/T%00/x", "{}", 422),
+        ("/v1/nowhere", "{}", 404),
+    ] {
+        let response = http.put(format!("{}{path}", f.host.url())).body(body).send().await.unwrap();
+        assert_eq!(response.status().as_u16(), status, "{path}");
+        assert_eq!(response.headers()["content-type"], "application/problem+json", "{path}");
+        let problem: serde_json::Value = response.json().await.unwrap();
+        assert!(!problem["detail"].as_str().unwrap().is_empty());
+    }
+    assert_eq!(f.trigger("t/job").await["verdict"], "succeeded");
+}
+
+/// A file system of its own, so that it can be filled. Needs root for the mount; elsewhere it says so.
+#[tokio::test]
+async fn a_full_disk_refuses_what_is_to_be_stored_and_recovers() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=400m", "tmpfs"]).arg(&data).status();
+    if !mounted.is_ok_and(|status| status.success()) {
+        eprintln!("not root: a file system that can be filled cannot be mounted, so this is not tested here");
+        return;
+    }
+    let manifest =
+        write_manifest(dir.path(), &job(NEVER_NOW, "skip", "", "do = \"noop\"").replace("{api}", "http://a.test"));
+    let options = HostOptions {
+        data: data.clone(),
+        manifests: vec![manifest.clone()],
+        log: dir.path().join("log"),
+        kill_at: None,
+    };
+    let mut host = HostProcess::start(&options).await;
+    let stored = async || (host.get("/v1/jobs").await?.as_array()?.len() == 1).then_some(());
+    until("the job is stored", SOON, stored).await;
+    let filler = data.join("filler");
+    std::fs::write(&filler, vec![0_u8; 200 << 20]).unwrap();
+
+    let text = std::fs::read_to_string(&manifest).unwrap();
+    std::fs::write(&manifest, text.replace("noop", "keys")).unwrap();
+    let refused = cli(&host.url(), &["apply", manifest.to_str().unwrap()]);
+    let err = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{err}");
+    assert!(err.contains("the disk is full") && err.contains("reserve_mib"), "{err}");
+    let status = host.get("/v1/status").await.unwrap();
+    assert!(status["held"].as_str().unwrap().contains("the disk is full"));
+    assert_eq!(host.get("/v1/jobs/t/job").await.unwrap()["revision"], 1, "nothing is lost");
+
+    std::fs::remove_file(&filler).unwrap();
+    assert!(cli(&host.url(), &["apply", manifest.to_str().unwrap()]).status.success());
+    host.kill();
+    drop(host);
+    let _ = Command::new("umount").arg("-l").arg(&data).status();
+}

@@ -1,0 +1,119 @@
+//! A job's life on one host: ticks, pauses, edits, logs, re-runs, restarts.
+
+use serde_json::Value;
+use support::host::until;
+
+use crate::fixture::{Fixture, NEVER_NOW, SOON, job, outcome};
+
+#[tokio::test]
+async fn every_tick_of_a_job_is_launched_with_its_own_name_and_keys() {
+    let f = Fixture::start(&job("* * * * * *", "skip", "", "do = \"keys\"")).await;
+    let ticks = until("three ticks", SOON, async || {
+        let ticks = f.host.ticks("t/job").await?;
+        (ticks.iter().filter(|(_, verdict, _)| verdict == "succeeded").count() >= 3).then_some(ticks)
+    })
+    .await;
+    let mut keys = std::collections::BTreeSet::new();
+    for (tick, _, launch) in ticks.iter().filter(|(_, verdict, _)| verdict == "succeeded") {
+        let launch = launch.clone().unwrap();
+        assert_eq!(launch, format!("t/job@{tick}"));
+        let story = f.host.launch(&launch).await.unwrap();
+        let (kind, value) = outcome(&story);
+        assert_eq!(kind, "succeeded");
+        let message = value["message"].as_str().unwrap().to_owned();
+        let parts: Vec<&str> = message.split('|').collect();
+        assert_eq!(parts[2], launch, "{message}");
+        assert!(keys.insert(parts[0].to_owned()), "a key stands for two ticks");
+    }
+}
+
+#[tokio::test]
+async fn a_job_is_paused_resumed_and_deleted_with_its_history() {
+    let f = Fixture::start(&job("* * * * * *", "skip", "", "do = \"noop\"")).await;
+    f.jobs_are_stored(1).await;
+    let done = |arguments: &[&str]| {
+        let output = f.host.cli(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    done(&["pause", "t/job", "--note", "moving house"]);
+    assert_eq!(f.host.cli(&["pause", "t/job", "--note", "again"]).status.code(), Some(1));
+    let paused = async || {
+        let ticks = f.host.ticks("t/job").await?;
+        (ticks.iter().filter(|(_, verdict, _)| verdict == "skipped(paused)").count() >= 2).then_some(())
+    };
+    until("two ticks of the pause", SOON, paused).await;
+    done(&["resume", "t/job"]);
+    let succeeded = async || {
+        let ticks = f.host.ticks("t/job").await?;
+        ticks.iter().rev().find(|(_, verdict, _)| verdict == "succeeded").map(|_| ())
+    };
+    until("a tick after the pause", SOON, succeeded).await;
+    done(&["delete", "t/job"]);
+    assert_eq!(f.host.get("/v1/jobs").await.unwrap().as_array().unwrap().len(), 0);
+    assert!(!f.host.ticks("t/job").await.unwrap().is_empty(), "its history stays");
+}
+
+#[tokio::test]
+async fn dev_applies_a_change_of_the_manifest_and_an_unchanged_one_is_a_no_op() {
+    let f = Fixture::start(&job(NEVER_NOW, "skip", "", "do = \"noop\"")).await;
+    f.jobs_are_stored(1).await;
+    let revision = async || f.host.get("/v1/jobs/t/job").await?["revision"].as_u64();
+    let path = f.path().join("tickhost.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let applied = f.host.cli(&["apply", path.to_str().unwrap(), "--format", "json"]);
+    let applied: Value = serde_json::from_slice(&applied.stdout).unwrap();
+    assert_eq!((applied[0]["outcome"].as_str(), revision().await), (Some("unchanged"), Some(1)));
+    std::fs::write(&path, text.replace("noop", "keys")).unwrap();
+    until("the change is applied", SOON, async || revision().await.filter(|r| *r == 2)).await;
+}
+
+#[tokio::test]
+async fn logs_show_what_a_run_wrote_and_end_with_its_verdict() {
+    let f = Fixture::start(&job(NEVER_NOW, "skip", "", "do = \"fail\", how = \"panic\"")).await;
+    let story = f.trigger("t/job").await;
+    let (kind, value) = outcome(&story);
+    assert_eq!(kind, "trapped", "{value}");
+    let output = f.host.cli(&["logs", story["launch"].as_str().unwrap(), "--follow"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("err  ") && text.contains("panicked"), "{text}");
+    assert_eq!(String::from_utf8_lossy(&output.stderr).trim(), "failed");
+}
+
+/// D14: five ends that must be told apart.
+#[tokio::test]
+async fn the_ways_a_run_can_end_are_distinguishable() {
+    for (how, kind, needle) in [
+        ("failure", "failed", "as configured"),
+        ("exit0", "succeeded", "exited"),
+        ("exit7", "failed", "exited with an error"),
+        ("trap", "trapped", "unreachable"),
+        ("stack", "trapped", "call stack exhausted"),
+    ] {
+        let f = Fixture::start(&job(NEVER_NOW, "skip", "", &format!("do = \"fail\", how = \"{how}\""))).await;
+        let (found, value) = outcome(&f.trigger("t/job").await);
+        assert_eq!(found, kind, "{how}: {value}");
+        assert!(value.to_string().contains(needle), "{how}: {value}");
+    }
+}
+
+#[tokio::test]
+async fn a_failure_that_asks_for_it_is_tried_again_up_to_the_manifests_bound() {
+    let retry = "retry = { attempts = 3, backoff = \"10ms\", when = \"asked\" }";
+    let f = Fixture::start(&job(NEVER_NOW, "skip", retry, "do = \"fail\", how = \"retry\"")).await;
+    let story = f.trigger("t/job").await;
+    assert_eq!(story["attempts"].as_array().unwrap().len(), 3);
+    assert_eq!(story["verdict"], "failed");
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_is_there_after_a_kill() {
+    let mut f = Fixture::start(&job(NEVER_NOW, "skip", "", "do = \"kvcount\", name = \"total\"")).await;
+    let before = f.trigger("t/job").await;
+    let hash = f.host.get("/v1/status").await.unwrap()["cluster"].clone();
+    f.restart().await;
+    assert_eq!(f.host.get("/v1/status").await.unwrap()["cluster"], hash);
+    assert_eq!(f.host.launch(before["launch"].as_str().unwrap()).await.unwrap(), before);
+    // The store remembers too: the next launch counts on.
+    let again = f.trigger("t/job").await;
+    assert_eq!(outcome(&again).1["message"], "2");
+}

@@ -1,0 +1,199 @@
+//! A real `tickhost` as a process of its own.
+
+use std::{
+    fs::File,
+    net::SocketAddr,
+    os::unix::process::ExitStatusExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+/// A host comes up within this, also on a busy machine that compiles a JavaScript component first.
+const UP_WITHIN: Duration = Duration::from_secs(60);
+/// What is waited for is looked at this often.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// The binary beside the one that runs.
+///
+/// # Panics
+/// Where there is none: `cargo xtask` builds it first.
+pub fn binary() -> PathBuf {
+    let me = std::env::current_exe().expect("the path of this program");
+    let here = me.ancestors().skip(1).map(|dir| dir.join("tickhost")).find(|path| path.is_file());
+    here.unwrap_or_else(|| panic!("there is no `tickhost` beside `{}`; run `cargo build --bins`", me.display()))
+}
+
+/// Waits for a condition.
+///
+/// # Panics
+/// When it does not come true in time.
+pub async fn until<T>(what: &str, within: Duration, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(began.elapsed() < within, "{what}: not within {within:?}");
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// A host's process. Killed when dropped.
+pub struct HostProcess {
+    child: Child,
+    address: SocketAddr,
+    http: reqwest::Client,
+}
+
+/// How a host is started.
+#[derive(Debug, Clone)]
+pub struct HostOptions {
+    /// Its data directory.
+    pub data: PathBuf,
+    /// Manifests or their folders.
+    pub manifests: Vec<PathBuf>,
+    /// Where its log goes; appended to.
+    pub log: PathBuf,
+    /// A point at which it kills itself, `NAME:COUNT`.
+    pub kill_at: Option<String>,
+}
+
+impl HostProcess {
+    /// Starts `tickhost dev` on a free port. Returns before it is up.
+    ///
+    /// # Panics
+    /// Where it cannot be started.
+    pub fn spawn(options: &HostOptions) -> Self {
+        // The port is free now; nobody else takes loopback ports at random on a test machine in between.
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+        let address = listener.local_addr().expect("its address");
+        drop(listener);
+        let log = File::options().create(true).append(true).open(&options.log).expect("open the host's log");
+        let mut command = Command::new(binary());
+        command
+            .arg("dev")
+            .args(&options.manifests)
+            .arg("--data")
+            .arg(&options.data)
+            .args(["--listen", &address.to_string()])
+            .env("NO_COLOR", "1")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        if let Some(point) = &options.kill_at {
+            command.env("TICKHOST_KILL_AT", point);
+        }
+        let child = command.spawn().expect("start tickhost");
+        // A second installation is no fault: the first one is the same provider.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let http = reqwest::Client::builder().no_proxy().build().expect("an HTTP client");
+        Self { child, address, http }
+    }
+
+    /// Starts one and waits until it answers.
+    ///
+    /// # Panics
+    /// When it does not come up, with the end of its log.
+    pub async fn start(options: &HostOptions) -> Self {
+        let mut host = Self::spawn(options);
+        let began = Instant::now();
+        while host.get("/v1/status").await.is_none() {
+            let ended = host.child.try_wait().expect("look at tickhost");
+            let log = std::fs::read_to_string(&options.log).unwrap_or_default();
+            let tail: Vec<&str> = log.lines().rev().take(20).collect();
+            assert!(ended.is_none() && began.elapsed() < UP_WITHIN, "the host does not come up: {ended:?} {tail:#?}");
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        host
+    }
+
+    /// Its API.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Asks the API; `None` where nobody answers or the answer is an error.
+    pub async fn get(&self, path: &str) -> Option<Value> {
+        let response = self.http.get(format!("{}{path}", self.url())).send().await.ok()?;
+        response.error_for_status().ok()?.json().await.ok()
+    }
+
+    /// A job's newest ticks, oldest first: tick, verdict, launch.
+    pub async fn ticks(&self, job: &str) -> Option<Vec<(String, String, Option<String>)>> {
+        let answer = self.get(&format!("/v1/jobs/{job}/ticks?count=10000")).await?;
+        let text = |row: &Value, name: &str| row[name].as_str().map(ToOwned::to_owned);
+        answer["ticks"]
+            .as_array()?
+            .iter()
+            .map(|row| Some((text(row, "tick")?, text(row, "verdict")?, text(row, "launch"))))
+            .collect()
+    }
+
+    /// A launch's whole story.
+    pub async fn launch(&self, id: &str) -> Option<Value> {
+        let request = self.http.get(format!("{}/v1/launch", self.url())).query(&[("id", id)]);
+        request.send().await.ok()?.error_for_status().ok()?.json().await.ok()
+    }
+
+    /// Runs a verb of the command line against it.
+    ///
+    /// # Panics
+    /// Where it cannot be started.
+    pub fn cli(&self, arguments: &[&str]) -> Output {
+        cli(&self.url(), arguments)
+    }
+
+    /// Whether it has ended by itself, as a kill point makes it: by SIGKILL.
+    ///
+    /// # Panics
+    /// Where it ended in any other way.
+    pub fn has_killed_itself(&mut self) -> bool {
+        let Some(status) = self.child.try_wait().expect("look at tickhost") else { return false };
+        assert_eq!(status.signal(), Some(9), "the host ended with {status}");
+        true
+    }
+
+    /// `kill -9`, and waits until it is gone.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for HostProcess {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Runs a verb of the command line.
+///
+/// # Panics
+/// Where it cannot be started.
+pub fn cli(url: &str, arguments: &[&str]) -> Output {
+    Command::new(binary())
+        .args(arguments)
+        .env("TICKHOST_URL", url)
+        .env("NO_COLOR", "1")
+        .stdin(Stdio::null())
+        .output()
+        .expect("run tickhost")
+}
+
+/// Writes a manifest into a folder.
+///
+/// # Panics
+/// Where it cannot be written.
+pub fn write_manifest(dir: &Path, text: &str) -> PathBuf {
+    let path = dir.join("tickhost.toml");
+    std::fs::write(&path, text).expect("write a manifest");
+    path
+}

@@ -1,0 +1,148 @@
+//! A small HTTP API that records what it receives. It believes nobody: what a host did is read from here.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    body::Bytes,
+    extract::{Path, State},
+    http::{HeaderMap, Method, StatusCode, Uri},
+    response::IntoResponse,
+    routing::{any, get},
+};
+use tokio::net::TcpListener;
+
+/// A request that changes something, as it arrived.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Received {
+    /// The method.
+    pub method: String,
+    /// The path and query.
+    pub path: String,
+    /// The idempotency key, without its quotes; empty where there was none.
+    pub key: String,
+    /// The body.
+    pub body: String,
+    /// The status it was answered with.
+    pub status: u16,
+}
+
+/// How the recorder behaves.
+#[derive(Debug, Clone, Default)]
+pub struct Behaviour {
+    /// Every charge takes this long, so that there is a middle to kill in.
+    pub charge_delay: Duration,
+    /// What `GET /health` answers; 200 where absent.
+    pub health: Option<u16>,
+    /// Customers of `GET /customers`.
+    pub customers: usize,
+    /// A file that is served as `GET /data/…`, by name.
+    pub files: BTreeMap<String, Vec<u8>>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    behaviour: Behaviour,
+    received: Vec<Received>,
+    /// Charges by key: a repeated one is answered with what came back the first time, as the header's
+    /// specification has it.
+    charged: BTreeMap<String, u16>,
+}
+
+/// A running recorder. Clones share it.
+#[derive(Clone)]
+pub struct Recorder {
+    inner: Arc<Mutex<Inner>>,
+    address: SocketAddr,
+}
+
+impl Recorder {
+    /// Starts on a free port of the loopback interface.
+    ///
+    /// # Errors
+    /// Where there is none.
+    pub async fn start(behaviour: Behaviour) -> std::io::Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        let address = listener.local_addr()?;
+        let inner = Arc::new(Mutex::new(Inner { behaviour, ..Inner::default() }));
+        let recorder = Self { inner, address };
+        let router = Router::new()
+            .route("/customers", get(customers))
+            .route("/health", get(health))
+            .route("/data/{name}", get(data))
+            .fallback(any(record))
+            .with_state(recorder.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        Ok(recorder)
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `http://127.0.0.1:PORT`
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Everything received so far that changes something.
+    pub fn received(&self) -> Vec<Received> {
+        self.inner().received.clone()
+    }
+
+    /// Changes how it behaves from now on.
+    pub fn behave(&self, change: impl FnOnce(&mut Behaviour)) {
+        change(&mut self.inner().behaviour);
+    }
+}
+
+async fn customers(State(recorder): State<Recorder>) -> impl IntoResponse {
+    let count = recorder.inner().behaviour.customers;
+    let all: Vec<_> = (1..=count)
+        .map(|n| serde_json::json!({ "id": format!("customer-{n}"), "amount_cents": 1_000 + 100 * n }))
+        .collect();
+    axum::Json(all)
+}
+
+async fn health(State(recorder): State<Recorder>) -> StatusCode {
+    let status = recorder.inner().behaviour.health.unwrap_or(200);
+    StatusCode::from_u16(status).unwrap_or(StatusCode::OK)
+}
+
+async fn data(State(recorder): State<Recorder>, Path(name): Path<String>) -> Result<Vec<u8>, StatusCode> {
+    recorder.inner().behaviour.files.get(&name).cloned().ok_or(StatusCode::NOT_FOUND)
+}
+
+async fn record(
+    State(recorder): State<Recorder>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> StatusCode {
+    let key = headers.get("idempotency-key").and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let key = key.trim_matches('"').to_owned();
+    let path = uri.to_string();
+    let is_charge = path.starts_with("/charges");
+    let delay = {
+        let mut inner = recorder.inner();
+        // Written down on arrival: what arrives counts, whether or not the asker lives to hear the answer.
+        let status = match inner.charged.get(&key) {
+            Some(first) if is_charge => *first,
+            _ => 201,
+        };
+        if is_charge {
+            inner.charged.insert(key.clone(), status);
+        }
+        let body = String::from_utf8_lossy(&body).into_owned();
+        inner.received.push(Received { method: method.to_string(), path, key, body, status });
+        if is_charge { inner.behaviour.charge_delay } else { Duration::ZERO }
+    };
+    tokio::time::sleep(delay).await;
+    StatusCode::CREATED
+}
