@@ -1,2 +1,30 @@
-//! x
-fn main() {}
+//! The benchmarks: figures are printed, not asserted.
+
+mod burst;
+mod idle;
+mod sandbox;
+
+#[tokio::main]
+async fn main() {
+    println!(
+        "{} cores; our crates at opt-level 1, dependencies at opt-level 2 (the profile that tests and demo use)",
+        std::thread::available_parallelism().map_or(0, usize::from)
+    );
+    let only: Vec<String> = std::env::args().skip(1).collect();
+    let wanted = |name: &str| only.is_empty() || only.iter().any(|o| o == name);
+    if wanted("sandbox") {
+        sandbox::run().await;
+    }
+    if wanted("idle") {
+        idle::run().await;
+    }
+    if wanted("burst") {
+        burst::run().await;
+    }
+}
+
+/// The value below which that part of the sorted values lies.
+fn percentile(sorted: &[i64], part: f64) -> i64 {
+    let last = sorted.len().saturating_sub(1);
+    sorted.get((last as f64 * part).round() as usize).copied().unwrap_or_default()
+}

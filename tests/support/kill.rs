@@ -64,7 +64,6 @@ struct Seen {
     /// Milliseconds between which a kill can have cut a run of it off: from its first intent to the end of its last.
     from_ms: i64,
     to_ms: i64,
-    attempts: usize,
 }
 
 impl KillTest {
@@ -152,17 +151,16 @@ async fn look(host: &HostProcess, seen: &mut BTreeMap<(String, String), Seen>) {
             if entry.verdict == verdict && is_closed(&verdict) {
                 continue;
             }
-            if let Some(launch) = launch
-                && let Some(story) = host.launch(&launch).await
-            {
-                let attempts = story["attempts"].as_array().cloned().unwrap_or_default();
-                entry.from_ms = attempts.first().and_then(|a| a["intended_at"].as_i64()).unwrap_or_default();
-                entry.to_ms = attempts.last().and_then(|a| a["ended"]["at"].as_i64()).unwrap_or(i64::MAX);
-                entry.attempts = attempts.len();
-                entry.verdict = story["verdict"].as_str().unwrap_or_default().to_owned();
-            } else {
+            let Some(launch) = launch else {
                 entry.verdict = verdict;
-            }
+                continue;
+            };
+            // The host may die between the two questions; then the next one is asked.
+            let Some(story) = host.launch(&launch).await else { continue };
+            let attempts = story["attempts"].as_array().cloned().unwrap_or_default();
+            entry.from_ms = attempts.first().and_then(|a| a["intended_at"].as_i64()).unwrap_or_default();
+            entry.to_ms = attempts.last().and_then(|a| a["ended"]["at"].as_i64()).unwrap_or(i64::MAX);
+            entry.verdict = story["verdict"].as_str().unwrap_or_default().to_owned();
         }
     }
 }

@@ -214,11 +214,21 @@ impl Executor {
         self.table.output(run).map_err(|source| ExecutorError { what: "read an output", source })
     }
 
-    /// Removes the outputs of runs that `keep` does not want. Returns how many.
+    /// Forgets the runs that the ledger does not count on (`is_live` says which it does), and the outputs that
+    /// nobody can ask for any more (`is_kept`). Returns how many of each.
+    ///
+    /// A tombstone may go once its "never" is in the ledger: the same attempt is not given out again.
     ///
     /// # Errors
     /// A table that cannot be read or written.
-    pub fn prune_outputs(&self, keep: impl Fn(&str) -> bool) -> Result<usize, ExecutorError> {
-        self.table.prune_outputs(keep).map_err(|source| ExecutorError { what: "prune the outputs", source })
+    pub fn prune(
+        &self,
+        is_live: impl Fn(&RunId) -> bool,
+        is_kept: impl Fn(&str) -> bool,
+    ) -> Result<(usize, usize), ExecutorError> {
+        let here: Vec<RunId> = self.live.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect();
+        let failed = |source| ExecutorError { what: "prune the rows", source };
+        let runs = self.table.prune(|run| here.contains(run) || is_live(run)).map_err(failed)?;
+        Ok((runs, self.table.prune_outputs(is_kept).map_err(failed)?))
     }
 }

@@ -109,6 +109,18 @@ impl Table {
         self.db.get(OUTPUTS, run.to_string().as_bytes())
     }
 
+    /// Forgets runs that `keep` does not want. Returns how many.
+    pub(crate) fn prune(&self, keep: impl Fn(&RunId) -> bool) -> io::Result<usize> {
+        let mut removed = 0;
+        for row in self.rows()? {
+            if !keep(&row.run) {
+                self.forget(&row.run)?;
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+
     /// Removes the outputs of runs that `keep` does not want.
     pub(crate) fn prune_outputs(&self, keep: impl Fn(&str) -> bool) -> io::Result<usize> {
         let mut removed = 0;

@@ -345,7 +345,7 @@ fn what_an_executor_says_after_a_restart_closes_or_repeats() {
         }
         assert!(conductor::unresolved(&host.state, 1).is_empty());
         host.register(3);
-        assert_eq!(conductor::unresolved(&host.state, 1), [run.clone()]);
+        assert_eq!(conductor::unresolved(&host.state, 1), std::slice::from_ref(&run));
         let case = format!("{started} {witness:?} {answer:?}");
         if let Some(command) = conductor::resolve(&host.state, &run, witness, answer) {
             assert_eq!(host.apply(command), Reply::Done, "{case}");

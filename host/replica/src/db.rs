@@ -46,6 +46,8 @@ const BUSY_PACE: Duration = Duration::from_millis(25);
 
 type Rocks = DBWithThreadMode<MultiThreaded>;
 type Callback = Box<dyn FnOnce() + Send>;
+/// A key and its value.
+pub type Row = (Box<[u8]>, Box<[u8]>);
 
 /// Why a data directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -221,7 +223,7 @@ impl Db {
     ///
     /// # Errors
     /// RocksDB's.
-    pub fn scan(&self, family: &str, prefix: &[u8]) -> std::io::Result<Vec<(Box<[u8]>, Box<[u8]>)>> {
+    pub fn scan(&self, family: &str, prefix: &[u8]) -> std::io::Result<Vec<Row>> {
         let mode = rocksdb::IteratorMode::From(prefix, rocksdb::Direction::Forward);
         self.rocks
             .iterator_cf(&self.family(family)?, mode)

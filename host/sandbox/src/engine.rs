@@ -79,7 +79,13 @@ impl Sandbox {
     }
 }
 
-#[allow(clippy::needless_pass_by_value, reason = "for map_err")]
+impl Sandbox {
+    /// The engine, for what is measured beside it.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+}
+
 fn engine_error(error: wasmtime::Error) -> SandboxError {
     SandboxError::Engine(format!("{error:#}"))
 }

@@ -1,6 +1,6 @@
 //! What the leader does: ask the conductor what is next, propose it, and act on what was committed.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use tickhost_executor::{Dispatch, now};
 use tickhost_ledger::{
@@ -19,7 +19,7 @@ use crate::host::Host;
 const NAP_MAX: Duration = Duration::from_millis(500);
 /// After a plan that the ledger refused as a whole, so that a fault does not spin.
 const PAUSE_AFTER_REFUSAL: Duration = Duration::from_millis(50);
-/// How often outputs of runs that the ledger has folded are removed. Arbitrary.
+/// How often what the ledger has settled is forgotten. Arbitrary.
 const PRUNE_EVERY: Duration = Duration::from_secs(600);
 
 /// Plans and proposes, for as long as the host runs.
@@ -146,21 +146,28 @@ fn report(state: &State, id: &tickhost_ledger::LaunchId) {
     }
 }
 
-/// Removes the outputs of launches that are no longer kept.
+/// Forgets what the ledger has settled: rows of the run table, outputs of launches that are no longer kept.
 pub(crate) async fn prune(host: Host) {
     let mut every = tokio::time::interval(PRUNE_EVERY);
     loop {
         every.tick().await;
-        let host = Arc::new(host.clone());
+        let host = host.clone();
         let pruned = tokio::task::spawn_blocking(move || {
+            let is_live = |run: &RunId| {
+                host.replica.read(|state| {
+                    state.launch(&run.launch).is_some_and(|l| l.live().is_some() && l.attempt() == run.attempt)
+                })
+            };
             let is_kept = |run: &str| {
                 let launch = run.rsplit_once('#').and_then(|(launch, _)| launch.parse().ok());
                 launch.is_some_and(|id| host.replica.read(|state| state.launch(&id).is_some()))
             };
-            host.executor.prune_outputs(is_kept)
+            host.executor.prune(is_live, is_kept)
         });
-        if let Ok(Err(error)) = pruned.await {
-            tracing::warn!(%error, "prune outputs");
+        match pruned.await {
+            Ok(Ok((runs, outputs))) => tracing::debug!(runs, outputs, "forget what is settled"),
+            Ok(Err(error)) => tracing::warn!(%error, "forget what is settled"),
+            Err(error) => tracing::warn!(%error, "forget what is settled"),
         }
     }
 }

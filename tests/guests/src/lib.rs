@@ -7,6 +7,7 @@ use tickhost_job::{Failure, Outcome, Tick, config, http, kv};
 fn run(tick: &Tick) -> Outcome<String> {
     match text("do")?.as_str() {
         "noop" => Ok("ok".into()),
+        "clock" => clock(),
         "keys" => keys(tick),
         "effect" => effect(tick),
         "calls" => calls(),
@@ -31,6 +32,11 @@ fn text(name: &str) -> Outcome<String> {
 
 fn number(name: &str) -> Outcome<u64> {
     Ok(text(name)?.parse()?)
+}
+
+/// Microseconds since 1970, read before anything else is done.
+fn clock() -> Outcome<String> {
+    Ok(std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_micros().to_string())
 }
 
 fn keys(tick: &Tick) -> Outcome<String> {

@@ -112,7 +112,7 @@ fn test(cargo: &Cargo, rest: &[String]) -> Result<(), Failed> {
     for manifest in guests::NATIVE_TESTS {
         cargo
             .command(&["test", "--quiet", "--manifest-path", manifest])
-            .env("CARGO_TARGET_DIR", &cargo.target().join("guests-native"))
+            .env("CARGO_TARGET_DIR", cargo.target().join("guests-native"))
             .run()?;
     }
     say("the tests");
