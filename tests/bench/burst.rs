@@ -1,6 +1,7 @@
 //! Many jobs due in the same second on one host, every commit synced.
 
 use std::{
+    path::Path,
     process::{Command, Stdio},
     time::Duration,
 };
@@ -42,11 +43,17 @@ async fn burst(jobs: usize, effect: bool, traced: bool) {
             },
         ),
     );
+    let trace = dir.path().join("trace");
+    if traced && !has_strace() {
+        println!("\nsyncs per launch: not measured, since strace is not installed (apt-get install strace)");
+        return;
+    }
     let options = HostOptions {
         data: dir.path().join("data"),
         manifests: vec![first],
         log: dir.path().join("log"),
         kill_at: None,
+        under: if traced { strace(&trace) } else { Vec::new() },
     };
     let host = HostProcess::start(&options).await;
     let spec = until("the first job", Duration::from_secs(60), async || {
@@ -57,11 +64,6 @@ async fn burst(jobs: usize, effect: bool, traced: bool) {
     store(&host, &spec, due, jobs).await;
     assert!(chrono::Utc::now() < due, "the jobs are stored too late");
 
-    let strace = traced.then(|| trace(&host)).flatten();
-    if traced && strace.is_none() {
-        println!("\nsyncs per launch: not measured, since strace is not installed (apt-get install strace)");
-        return;
-    }
     let all = until("all launches", Duration::from_secs(300), async || {
         let jobs_now = host.get("/v1/jobs").await?;
         let lasts = jobs_now.as_array()?;
@@ -69,25 +71,44 @@ async fn burst(jobs: usize, effect: bool, traced: bool) {
         (done >= jobs).then(|| lasts.clone())
     })
     .await;
-    if let Some((mut strace, file)) = strace {
-        // SIGINT makes strace detach and write its counts.
-        let pid = rustix::process::Pid::from_raw(strace.id() as i32).expect("a process");
-        rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("stop strace");
-        strace.wait().expect("wait for strace");
-        let counts = std::fs::read_to_string(&file).expect("read strace's counts");
-        let calls: u64 = counts
-            .lines()
-            .filter(|line| line.ends_with(" fsync") || line.ends_with(" fdatasync"))
-            .filter_map(|line| line.split_whitespace().nth(3)?.parse::<u64>().ok())
-            .sum();
-        println!(
-            "\n{jobs} jobs in one second, {}: {calls} fsync and fdatasync calls, {:.4} per launch (under strace)",
-            if effect { "one effect each" } else { "no effects" },
-            calls as f64 / jobs as f64
-        );
-        return;
+    if traced {
+        count_syncs(&host, &trace, jobs, effect, due);
+    } else {
+        report(&host, &all, jobs, due).await;
     }
-    report(&host, &all, jobs, due).await;
+}
+
+/// Counts what strace wrote down from just before the tick on.
+fn count_syncs(host: &HostProcess, trace: &Path, jobs: usize, effect: bool, due: chrono::DateTime<chrono::Utc>) {
+    let text = std::fs::read_to_string(trace).expect("read strace's output");
+    let from = due.timestamp() as f64 - 0.1;
+    // `PID SECONDS.MICROSECONDS fdatasync(9) = 0`
+    let calls = text
+        .lines()
+        .filter(|line| line.contains("sync(") && !line.contains("resumed"))
+        .filter(|line| line.split_whitespace().nth(1).and_then(|t| t.parse::<f64>().ok()).is_some_and(|t| t >= from))
+        .count();
+    println!(
+        "\n{jobs} jobs in one second, {}: {calls} fsync and fdatasync calls of the process, {:.4} per launch",
+        if effect { "one effect each" } else { "no effects" },
+        calls as f64 / jobs as f64
+    );
+    // strace's child is the host; it would outlive strace.
+    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", host.pid())).unwrap_or_default();
+    for pid in children.split_whitespace().filter_map(|pid| rustix::process::Pid::from_raw(pid.parse().ok()?)) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+}
+
+fn has_strace() -> bool {
+    let version = Command::new("strace").arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    version.is_ok_and(|status| status.success())
+}
+
+/// With a filter in the kernel, so that only the two calls are slowed down.
+fn strace(trace: &Path) -> Vec<String> {
+    let words = ["strace", "-f", "--seccomp-bpf", "-ttt", "-e", "trace=fsync,fdatasync", "-o"];
+    words.map(ToOwned::to_owned).into_iter().chain([trace.display().to_string()]).collect()
 }
 
 async fn store(host: &HostProcess, spec: &serde_json::Value, due: chrono::DateTime<chrono::Utc>, jobs: usize) {
@@ -107,18 +128,6 @@ async fn store(host: &HostProcess, spec: &serde_json::Value, due: chrono::DateTi
         });
     }
     while waiting.join_next().await.is_some() {}
-}
-
-/// Counts the host's syncs from now on.
-fn trace(host: &HostProcess) -> Option<(std::process::Child, std::path::PathBuf)> {
-    let file = std::env::temp_dir().join(format!("tickhost-strace-{}", host.pid()));
-    let strace = Command::new("strace")
-        .args(["-f", "-c", "-e", "trace=fsync,fdatasync", "-p", &host.pid().to_string(), "-o"])
-        .arg(&file)
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    strace.ok().map(|child| (child, file))
 }
 
 async fn report(host: &HostProcess, all: &[serde_json::Value], jobs: usize, due: chrono::DateTime<chrono::Utc>) {

@@ -26,6 +26,7 @@ pub(crate) async fn run() {
         manifests: vec![manifest],
         log: dir.path().join("log"),
         kill_at: None,
+        under: Vec::new(),
     };
     let host = HostProcess::start(&options).await;
     let ticks = until("enough ticks", Duration::from_secs(120), async || {

@@ -50,6 +50,7 @@ async fn demo(dir: &Path) -> bool {
         manifests: vec![manifest(dir, &recorder.url())],
         log: dir.join("host.log"),
         kill_at: None,
+        under: Vec::new(),
     };
     let mut host = HostProcess::start(&options).await;
     say("a host is up; the jobs are stored and compiled (JavaScript and Python take a while, once)");

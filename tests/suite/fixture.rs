@@ -51,6 +51,7 @@ impl Fixture {
             manifests: vec![manifest],
             log: dir.path().join("host.log"),
             kill_at: kill_at.map(ToOwned::to_owned),
+            under: Vec::new(),
         };
         let host = HostProcess::start(&options).await;
         Self { host, recorder, options, dir }

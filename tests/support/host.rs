@@ -59,6 +59,8 @@ pub struct HostOptions {
     pub log: PathBuf,
     /// A point at which it kills itself, `NAME:COUNT`.
     pub kill_at: Option<String>,
+    /// A program that it runs under, with its arguments.
+    pub under: Vec<String>,
 }
 
 impl HostProcess {
@@ -72,8 +74,10 @@ impl HostProcess {
         let address = listener.local_addr().expect("its address");
         drop(listener);
         let log = File::options().create(true).append(true).open(&options.log).expect("open the host's log");
-        let mut command = Command::new(binary());
+        let mut words = options.under.iter().map(std::ffi::OsString::from).chain([binary().into()]);
+        let mut command = Command::new(words.next().expect("at least the host itself"));
         command
+            .args(words)
             .arg("dev")
             .args(&options.manifests)
             .arg("--data")

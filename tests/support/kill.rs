@@ -78,6 +78,7 @@ impl KillTest {
             manifests: vec![manifest(dir, &recorder.url())],
             log: dir.join("host.log"),
             kill_at: None,
+            under: Vec::new(),
         };
         let mut random = Random(self.seed);
         let mut kills_ms = Vec::new();

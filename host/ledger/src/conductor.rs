@@ -102,34 +102,29 @@ impl Conductor {
     }
 
     fn place_waiting(&self, state: &State, now: Stamp, placement: &mut Placement, plan: &mut Plan) {
+        let expired = state.expired(now).take(DECISIONS_MAX);
+        plan.commands.extend(expired.map(|id| Command::Expire { launch: id.clone() }));
         for id in state.waiting().take(DECISIONS_MAX) {
-            let (Some(launch), Some(job)) = (state.launch(id), state.job(&id.job)) else { continue };
-            match launch.status {
-                Status::Due if now > launch.start_by => {
-                    plan.commands.push(Command::Expire { launch: id.clone() });
-                    continue;
-                }
-                Status::AwaitingRetry { at, .. } if at > now => continue,
-                _ => {}
+            if placement.is_full() {
+                return;
             }
-            if state.is_at_the_front(id) {
+            let (Some(launch), Some(job)) = (state.launch(id), state.job(&id.job)) else { continue };
+            let is_ready = match launch.status {
+                Status::Due => now <= launch.start_by,
+                Status::AwaitingRetry { at, .. } => at <= now,
+                _ => false,
+            };
+            if is_ready && state.is_at_the_front(id) {
                 let run = RunId { launch: id.clone(), attempt: launch.attempt() + 1 };
                 plan.commands.extend(placement.place(run, job));
             }
         }
     }
 
-    /// When [`Conductor::plan`] has something to do next, if nothing else happens before.
-    pub fn wake_at(&self, state: &State) -> Option<Stamp> {
+    /// When [`Conductor::plan`] has something to do after `now`, if nothing else happens before.
+    pub fn wake_at(&self, state: &State, now: Stamp) -> Option<Stamp> {
         let next_tick = state.due().next().map(|(at, _)| Stamp(at.0 * 1000));
-        let waiting = state.waiting().filter_map(|id| {
-            let launch = state.launch(id)?;
-            Some(match launch.status {
-                Status::AwaitingRetry { at, .. } => at,
-                _ => launch.start_by.plus_ms(1),
-            })
-        });
-        next_tick.into_iter().chain(waiting).min()
+        next_tick.into_iter().chain(state.next_timer(now)).min()
     }
 
     /// Decides every tick of a job up to `now`: what a change of the job needs in its own entry.
@@ -239,6 +234,10 @@ impl Placement {
             })
             .collect();
         Self { nodes }
+    }
+
+    fn is_full(&self) -> bool {
+        self.nodes.iter().all(|place| place.runs == 0 || place.memory_bytes == 0)
     }
 
     /// The node with the most free places that has the memory.

@@ -53,6 +53,9 @@ struct Index {
     open: BTreeMap<JobName, BTreeSet<LaunchId>>,
     /// Open launches without a run, by when they were decided: first come, first served.
     waiting: BTreeSet<(Stamp, LaunchId)>,
+    /// The same by when something is to be done about them, whether or not there is room: the end of the start
+    /// deadline, or the time of the next attempt.
+    timers: BTreeSet<(Stamp, LaunchId)>,
     /// Runs and bytes of memory in use, by node.
     reserved: BTreeMap<u64, (u32, u64)>,
     /// Launches kept, by job.
@@ -198,6 +201,23 @@ impl State {
         self.index.waiting.iter().map(|(_, id)| id)
     }
 
+    /// Launches that wait and are past their start deadline at that instant.
+    pub fn expired(&self, now: Stamp) -> impl Iterator<Item = &LaunchId> {
+        let past = self.index.timers.iter().take_while(move |(at, _)| *at <= now).map(|(_, id)| id);
+        past.filter(|id| self.launches.get(id).is_some_and(|launch| launch.status == Status::Due))
+    }
+
+    /// The first instant after that one at which a waiting launch needs something.
+    pub fn next_timer(&self, after: Stamp) -> Option<Stamp> {
+        let first = after.plus_ms(1);
+        let least = LaunchId {
+            job: JobName { namespace: String::new(), name: String::new() },
+            tick: TickAt(i64::MIN),
+            rerun: None,
+        };
+        self.index.timers.range((first, least)..).next().map(|(at, _)| *at)
+    }
+
     /// Jobs by the tick they wait for.
     pub fn due(&self) -> impl Iterator<Item = (TickAt, &JobName)> {
         self.index.due.iter().map(|(at, job)| (*at, job))
@@ -340,6 +360,7 @@ impl Index {
             }
             None => {
                 self.waiting.insert((launch.decided_at, id.clone()));
+                self.timers.insert((timer(launch), id.clone()));
             }
         }
     }
@@ -352,12 +373,22 @@ impl Index {
             }
         }
         self.waiting.remove(&(launch.decided_at, id.clone()));
+        self.timers.remove(&(timer(launch), id.clone()));
         if let Some(attempt) = launch.live()
             && let Some((runs, bytes)) = self.reserved.get_mut(&attempt.node)
         {
             *runs = runs.saturating_sub(1);
             *bytes = bytes.saturating_sub(attempt.memory_bytes);
         }
+    }
+}
+
+/// When something is to be done about a launch that waits.
+fn timer(launch: &Launch) -> Stamp {
+    match launch.status {
+        Status::AwaitingRetry { at, .. } => at,
+        // It may begin in the last millisecond of its deadline.
+        _ => launch.start_by.plus_ms(1),
     }
 }
 

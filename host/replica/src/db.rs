@@ -37,12 +37,12 @@ pub const RUNS: &str = "runs";
 pub const OUTPUTS: &str = "outputs";
 const FAMILIES: [&str; 5] = [LOG, META, STATE, RUNS, OUTPUTS];
 
-/// While this much work went into the last sync, the next one waits: one sync for many launches instead of
-/// one each. Below it nobody waits.
-const BUSY_WEIGHT: usize = 64;
-/// How long it waits after the start of the last one. In a burst of ten thousand launches this keeps syncs to
-/// less than one in a hundred launches, and adds at most this much to the lateness of each.
-const BUSY_PACE: Duration = Duration::from_millis(25);
+/// While more launches than this wait for a sync within [`BUSY_PACE`], syncs keep that distance: one for many
+/// launches instead of one each. Below it nobody waits.
+const BUSY_WEIGHT: f64 = 32.0;
+/// How far apart syncs are in a burst, counted from start to start: this much at most is added to the lateness of
+/// each launch, twice.
+const BUSY_PACE: Duration = Duration::from_millis(40);
 
 type Rocks = DBWithThreadMode<MultiThreaded>;
 type Callback = Box<dyn FnOnce() + Send>;
@@ -285,8 +285,8 @@ impl SyncThread {
         let thread = std::thread::Builder::new()
             .name("tickhost-sync".into())
             .spawn(move || {
-                let mut busy_since = None;
-                while worker.round(&rocks, &mut busy_since) {}
+                let mut pace = Pace { last: Instant::now(), load: 0.0 };
+                while worker.round(&rocks, &mut pace) {}
             })
             .map_err(|e| OpenError::io("start the sync thread for", &dir, e))?;
         Ok(Self { syncer, thread: Some(thread) })
@@ -304,6 +304,30 @@ impl Drop for SyncThread {
     }
 }
 
+/// How busy the last moments were.
+struct Pace {
+    /// The start of the last sync.
+    last: Instant,
+    /// What waited for the last syncs; half of it is forgotten in each [`BUSY_PACE`].
+    load: f64,
+}
+
+impl Pace {
+    fn wait(&self) {
+        if self.load >= BUSY_WEIGHT
+            && let Some(rest) = BUSY_PACE.checked_sub(self.last.elapsed())
+        {
+            std::thread::sleep(rest);
+        }
+    }
+
+    fn count(&mut self, weight: usize) {
+        let passed = self.last.elapsed().as_secs_f64() / BUSY_PACE.as_secs_f64();
+        self.load = self.load * 0.5_f64.powf(passed) + weight as f64;
+        self.last = Instant::now();
+    }
+}
+
 impl Syncer {
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
@@ -317,21 +341,19 @@ impl Syncer {
     }
 
     /// One sync for everybody who waits. False once the database is closed and nobody waits any more.
-    fn round(&self, rocks: &Rocks, busy_since: &mut Option<Instant>) -> bool {
+    fn round(&self, rocks: &Rocks, pace: &mut Pace) -> bool {
         let idle = |queue: &mut Queue| queue.waiting.is_empty() && !queue.closed;
         let queue = self.wake.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner);
         if queue.waiting.is_empty() {
             return false;
         }
         drop(queue);
-        if let Some(rest) = busy_since.and_then(|since| BUSY_PACE.checked_sub(since.elapsed())) {
-            std::thread::sleep(rest);
-        }
+        pace.wait();
         let (waiting, weight) = {
             let mut queue = self.lock();
             (std::mem::take(&mut queue.waiting), std::mem::take(&mut queue.weight))
         };
-        *busy_since = (weight >= BUSY_WEIGHT).then(Instant::now);
+        pace.count(weight);
         if let Err(error) = rocks.flush_wal(true) {
             tracing::error!(%error, "sync the write-ahead log: the process ends, since a failed sync must not be retried");
             std::process::abort();

@@ -61,7 +61,7 @@ pub(crate) async fn conduct(host: Host) {
                 continue;
             }
         }
-        let wake_at = host.replica.read(|state| conductor.wake_at(state));
+        let wake_at = host.replica.read(|state| conductor.wake_at(state, now()));
         let until_next =
             wake_at.map_or(NAP_MAX, |at| Duration::from_millis(u64::try_from(at.0 - now().0).unwrap_or(0).max(1)));
         tokio::select! {

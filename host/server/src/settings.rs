@@ -34,7 +34,7 @@ fn listen() -> SocketAddr {
 
 /// Arbitrary: guests that wait for the network cost little more than their memory.
 fn runs_max() -> u32 {
-    256
+    1_000
 }
 
 fn memory_max_mib() -> u64 {
