@@ -33,18 +33,19 @@ export const entry = {
     const stored = getState(name);
     const before = stored === undefined ? 'up' : text(stored);
     if (state !== before) {
+      // The reason is for the log: it may differ between two attempts, and one key stands for one body.
       log('warn', `the target is ${state}`, [['target', target], ['why', why]]);
-      const answer = send(tick.key('alert'), {
+      const answer = send(tick.key('alert').child(state), {
         method: 'POST',
         url: required('webhook'),
         headers: [['content-type', 'application/json']],
-        body: bytes(JSON.stringify({ target, state, why, since: tick.scheduledLocal() })),
+        body: bytes(JSON.stringify({ target, state, since: tick.scheduledLocal() })),
       });
       if (answer.status >= 300) {
         throw Object.assign(new Error(`the webhook answered ${answer.status}`), { retry: true });
       }
       // Only once the alert is out: otherwise a run cut off in between would keep it for itself.
-      setState(tick.key('state'), name, bytes(state));
+      setState(tick.key('state').child(state), name, bytes(state));
     }
     return `${state}: ${why}`;
   },

@@ -29,11 +29,11 @@ async fn a_malformed_manifest_is_told_whole_with_lines_and_columns() {
     for needle in ["line 3, column", "line 4, column 1", "line 6, column", "lacks `on_unknown`", "charging", "colour"] {
         assert!(err.contains(needle), "`{needle}` is not in {err}");
     }
-    // D-class safety: the host goes on.
+    // The host goes on.
     assert_eq!(f.trigger("t/job").await["verdict"], "succeeded");
 }
 
-/// D15, D17, D20 and files of the wrong kind: refused when stored, by name.
+/// Files of the wrong kind: refused when stored, by name.
 #[tokio::test]
 async fn what_is_no_runnable_component_is_refused_by_name() {
     let f = Fixture::start(&job(NEVER_NOW, "skip", "", "do = \"noop\"")).await;

@@ -77,7 +77,7 @@ async fn the_key_goes_out_as_a_quoted_idempotency_key_and_a_safe_request_has_non
     }
 }
 
-/// D26: the connection is never made. The error comes after the job's own timeout, and nothing counts as sent.
+/// The connection is never made. The error comes after the job's own timeout, and nothing counts as sent.
 #[tokio::test]
 async fn nobody_listens() {
     let config = "do = \"effect\", url = \"http://127.0.0.1:9/\", count = 1";

@@ -5,7 +5,7 @@ use std::{path::Path, time::Duration};
 use serde_json::Value;
 use support::{
     guest,
-    host::{HostOptions, HostProcess, until, write_manifest},
+    host::{HostOptions, HostProcess, is_open, until, write_manifest},
     recorder::{Behaviour, Recorder},
 };
 use tempfile::TempDir;
@@ -79,8 +79,7 @@ impl Fixture {
         until(launch, SOON, async || {
             let story = self.host.launch(launch).await?;
             let verdict = story["verdict"].as_str()?.to_owned();
-            let open = ["due", "intended", "running"].contains(&verdict.as_str()) || verdict.starts_with("retry");
-            (!open).then_some(story)
+            (!is_open(&verdict)).then_some(story)
         })
         .await
     }

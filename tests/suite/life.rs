@@ -79,7 +79,7 @@ async fn logs_show_what_a_run_wrote_and_end_with_its_verdict() {
     assert_eq!(String::from_utf8_lossy(&output.stderr).trim(), "failed");
 }
 
-/// D14: five ends that must be told apart.
+/// Five ends that must be told apart.
 #[tokio::test]
 async fn the_ways_a_run_can_end_are_distinguishable() {
     for (how, kind, needle) in [

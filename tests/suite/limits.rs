@@ -1,7 +1,7 @@
 //! Each declared limit, overrun by a guest; beside it a punctual job stays punctual.
 
 use serde_json::Value;
-use support::host::until;
+use support::host::{millis, until};
 
 use crate::fixture::{Fixture, NEVER_NOW, SOON, job, outcome, test_guest};
 
@@ -21,7 +21,7 @@ async fn memory() {
     assert!(used <= 8 << 20, "{used}");
 }
 
-/// D01: it spins without a call. Another job of the host runs every second meanwhile.
+/// It spins without a call. Another job of the host runs every second meanwhile.
 #[tokio::test]
 async fn cpu_time_and_the_neighbour_of_a_spinning_guest() {
     let manifest = format!(
@@ -36,7 +36,7 @@ async fn cpu_time_and_the_neighbour_of_a_spinning_guest() {
     let (kind, value) = outcome(&story);
     assert_eq!((kind.as_str(), value["limit"].as_str()), ("over-limit", Some("cpu")), "{value}");
     let attempt = &story["attempts"][0];
-    let (from, to) = (attempt["intended_at"].as_i64().unwrap(), attempt["ended"]["at"].as_i64().unwrap());
+    let (from, to) = (millis(&attempt["intended_at"]).unwrap(), millis(&attempt["ended"]["at"]).unwrap());
     let during: Vec<String> = f
         .host
         .ticks("t/neighbour")
@@ -58,7 +58,7 @@ async fn wall_time() {
     assert_eq!((kind.as_str(), value["limit"].as_str()), ("over-limit", Some("wall")), "{value}");
 }
 
-/// D09, D12: head and tail are kept, what is between is counted, and a last line without its end is there.
+/// Head and tail are kept, what is between is counted, and a last line without its end is there.
 #[tokio::test]
 async fn log_bytes() {
     let limits = "limits = { log = \"16KiB\" }";
@@ -95,7 +95,7 @@ async fn response_bytes() {
     }
 }
 
-/// D31: the body is one byte too long; the guest gets an error and nothing is sent.
+/// The body is one byte too long; the guest gets an error and nothing is sent.
 #[tokio::test]
 async fn request_bytes() {
     let config = "do = \"effect\", url = \"{api}/charges/x\", count = 1";
@@ -115,7 +115,7 @@ async fn a_destination_that_is_not_allowed_is_denied_with_the_line_to_add() {
     assert!(message.contains("add `allow = [\"http://localhost:1\"]` to [job.job]"), "{message}");
 }
 
-/// D43: deleting a job whose guest spins returns at once, and the run is closed.
+/// Deleting a job whose guest spins returns at once, and the run is closed.
 #[tokio::test]
 async fn deleting_a_job_stops_its_run() {
     let f =

@@ -6,6 +6,7 @@
 mod bad_input;
 mod cli;
 mod effects;
+mod examples;
 mod fixture;
 mod kill;
 mod life;

@@ -178,6 +178,16 @@ impl Drop for HostProcess {
     }
 }
 
+/// An instant of the API in milliseconds since 1970.
+pub fn millis(instant: &Value) -> Option<i64> {
+    Some(chrono::DateTime::parse_from_rfc3339(instant.as_str()?).ok()?.timestamp_millis())
+}
+
+/// Whether that is no verdict yet.
+pub fn is_open(verdict: &str) -> bool {
+    ["due", "intended", "running"].contains(&verdict) || verdict.starts_with("retry")
+}
+
 /// Runs a verb of the command line.
 ///
 /// # Panics

@@ -12,7 +12,7 @@ use std::{
 
 use crate::{
     guest,
-    host::{HostOptions, HostProcess, until, write_manifest},
+    host::{HostOptions, HostProcess, is_open, millis, until, write_manifest},
     recorder::{Behaviour, Recorder},
 };
 use tickhost_replica::fault::POINTS;
@@ -116,7 +116,7 @@ impl KillTest {
         }
         until("every launch has its verdict", SETTLED_WITHIN, async || {
             look(&host, &mut seen).await;
-            seen.values().all(|s| is_closed(&s.verdict)).then_some(())
+            seen.values().all(|s| !s.verdict.is_empty() && !is_open(&s.verdict)).then_some(())
         })
         .await;
         judge(&mut report, &recorder, &seen, &kills_ms, self.kills);
@@ -149,7 +149,7 @@ async fn look(host: &HostProcess, seen: &mut BTreeMap<(String, String), Seen>) {
         let name = format!("kill/{job}");
         for (tick, verdict, launch) in host.ticks(&name).await.unwrap_or_default() {
             let entry = seen.entry((job.to_owned(), tick)).or_default();
-            if entry.verdict == verdict && is_closed(&verdict) {
+            if entry.verdict == verdict && !is_open(&verdict) {
                 continue;
             }
             let Some(launch) = launch else {
@@ -159,15 +159,11 @@ async fn look(host: &HostProcess, seen: &mut BTreeMap<(String, String), Seen>) {
             // The host may die between the two questions; then the next one is asked.
             let Some(story) = host.launch(&launch).await else { continue };
             let attempts = story["attempts"].as_array().cloned().unwrap_or_default();
-            entry.from_ms = attempts.first().and_then(|a| a["intended_at"].as_i64()).unwrap_or_default();
-            entry.to_ms = attempts.last().and_then(|a| a["ended"]["at"].as_i64()).unwrap_or(i64::MAX);
+            entry.from_ms = attempts.first().and_then(|a| millis(&a["intended_at"])).unwrap_or_default();
+            entry.to_ms = attempts.last().and_then(|a| millis(&a["ended"]["at"])).unwrap_or(i64::MAX);
             entry.verdict = story["verdict"].as_str().unwrap_or_default().to_owned();
         }
     }
-}
-
-fn is_closed(verdict: &str) -> bool {
-    ["succeeded", "failed", "lost", "unknown"].contains(&verdict) || verdict.starts_with("skipped(")
 }
 
 fn judge(

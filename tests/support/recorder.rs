@@ -28,8 +28,6 @@ pub struct Received {
     pub key: String,
     /// The body.
     pub body: String,
-    /// The status it was answered with.
-    pub status: u16,
 }
 
 /// How the recorder behaves.
@@ -49,9 +47,6 @@ pub struct Behaviour {
 struct Inner {
     behaviour: Behaviour,
     received: Vec<Received>,
-    /// Charges by key: a repeated one is answered with what came back the first time, as the header's
-    /// specification has it.
-    charged: BTreeMap<String, u16>,
 }
 
 /// A running recorder. Clones share it.
@@ -67,7 +62,15 @@ impl Recorder {
     /// # Errors
     /// Where there is none.
     pub async fn start(behaviour: Behaviour) -> std::io::Result<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        Self::start_on(0, behaviour).await
+    }
+
+    /// Starts on that port of the loopback interface.
+    ///
+    /// # Errors
+    /// Where it is taken.
+    pub async fn start_on(port: u16, behaviour: Behaviour) -> std::io::Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", port)).await?;
         let address = listener.local_addr()?;
         let inner = Arc::new(Mutex::new(Inner { behaviour, ..Inner::default() }));
         let recorder = Self { inner, address };
@@ -101,6 +104,16 @@ impl Recorder {
     }
 }
 
+/// The public data set of the example report, from the npm package `vega-datasets`.
+///
+/// # Panics
+/// Where it is not there: `cargo xtask guests` installs it.
+pub fn data_files() -> BTreeMap<String, Vec<u8>> {
+    let path = crate::root().join("plugins/javascript/node_modules/vega-datasets/data/seattle-weather.csv");
+    let csv = std::fs::read(&path).unwrap_or_else(|e| panic!("read `{}`: {e}", path.display()));
+    BTreeMap::from([("seattle-weather.csv".to_owned(), csv)])
+}
+
 async fn customers(State(recorder): State<Recorder>) -> impl IntoResponse {
     let count = recorder.inner().behaviour.customers;
     let all: Vec<_> = (1..=count)
@@ -128,20 +141,13 @@ async fn record(
     let key = headers.get("idempotency-key").and_then(|v| v.to_str().ok()).unwrap_or_default();
     let key = key.trim_matches('"').to_owned();
     let path = uri.to_string();
-    let is_charge = path.starts_with("/charges");
     let delay = {
         let mut inner = recorder.inner();
+        let delay = if path.starts_with("/charges") { inner.behaviour.charge_delay } else { Duration::ZERO };
         // Written down on arrival: what arrives counts, whether or not the asker lives to hear the answer.
-        let status = match inner.charged.get(&key) {
-            Some(first) if is_charge => *first,
-            _ => 201,
-        };
-        if is_charge {
-            inner.charged.insert(key.clone(), status);
-        }
         let body = String::from_utf8_lossy(&body).into_owned();
-        inner.received.push(Received { method: method.to_string(), path, key, body, status });
-        if is_charge { inner.behaviour.charge_delay } else { Duration::ZERO }
+        inner.received.push(Received { method: method.to_string(), path, key, body });
+        delay
     };
     tokio::time::sleep(delay).await;
     StatusCode::CREATED

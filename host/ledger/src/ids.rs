@@ -74,8 +74,7 @@ impl FromStr for JobName {
 }
 
 /// The nominal instant of a tick: whole seconds since 1970, UTC.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TickAt(pub i64);
 
 impl TickAt {
@@ -97,6 +96,40 @@ impl fmt::Display for TickAt {
     }
 }
 
+impl FromStr for Stamp {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        match DateTime::parse_from_rfc3339(text) {
+            Ok(time) => Ok(time.to_utc().into()),
+            Err(_) => refuse("instant", text, "RFC 3339, e.g. `2026-09-17T02:00:00.000Z`"),
+        }
+    }
+}
+
+/// Instants are text where people read them (JSON) and numbers on the disk.
+macro_rules! text_for_people {
+    ($($instant:ident),*) => {$(
+        impl Serialize for $instant {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                if serializer.is_human_readable() { serializer.collect_str(self) } else { self.0.serialize(serializer) }
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $instant {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                if deserializer.is_human_readable() {
+                    String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+                } else {
+                    i64::deserialize(deserializer).map(Self)
+                }
+            }
+        }
+    )*};
+}
+
+text_for_people!(TickAt, Stamp);
+
 impl FromStr for TickAt {
     type Err = NameError;
 
@@ -109,8 +142,7 @@ impl FromStr for TickAt {
 }
 
 /// An instant by the leader's clock: milliseconds since 1970, UTC.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
-#[serde(transparent)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Stamp(pub i64);
 
 impl Stamp {

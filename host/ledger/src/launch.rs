@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     ids::Stamp,
-    spec::{OnUnknown, Retry},
+    spec::{OnUnknown, Retry, RetryWhen},
 };
 
 /// Where a launch stands.
@@ -152,6 +152,24 @@ pub enum Outcome {
     },
 }
 
+impl std::fmt::Display for Outcome {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Succeeded { message: Some(message) } => write!(f, "succeeded: {message}"),
+            Self::Succeeded { message: None } => f.write_str("succeeded"),
+            Self::Failed { message, retry } => {
+                write!(f, "failed: {message}{}", if *retry { " (asks for another attempt)" } else { "" })
+            }
+            Self::Trapped { message } => write!(f, "trapped: {message}"),
+            Self::OverLimit { limit, message } => write!(f, "over its limit `{limit}`: {message}"),
+            Self::Revoked { message } => write!(f, "stopped: {message}"),
+            Self::NeverStarted { evidence } => write!(f, "never started: {evidence}"),
+            Self::Lost { evidence } => write!(f, "lost: {evidence}"),
+            Self::Unanswered { evidence } => write!(f, "unknown: {evidence}"),
+        }
+    }
+}
+
 /// What happens to a launch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
@@ -223,7 +241,7 @@ fn settle(outcome: &Outcome, attempt: u32, at: Stamp, policy: &Policy) -> Status
         Outcome::Revoked { .. } => (Verdict::Failed, false),
         Outcome::Failed { retry, .. } => (Verdict::Failed, *retry),
         Outcome::Trapped { .. } | Outcome::OverLimit { .. } => {
-            (Verdict::Failed, policy.on_unknown == OnUnknown::Repeat)
+            (Verdict::Failed, policy.on_unknown == OnUnknown::Repeat && policy.retry.when == RetryWhen::Failed)
         }
         Outcome::Lost { .. } => (Verdict::Lost, policy.on_unknown == OnUnknown::Repeat),
         Outcome::Unanswered { .. } => (Verdict::Unknown, policy.on_unknown == OnUnknown::Repeat),
@@ -239,8 +257,10 @@ fn settle(outcome: &Outcome, attempt: u32, at: Stamp, policy: &Policy) -> Status
 mod tests {
     use super::*;
 
-    const SKIP: Policy =
-        Policy { on_unknown: OnUnknown::Skip, retry: Retry { attempts: 3, backoff_ms: 100, backoff_max_ms: 150 } };
+    const SKIP: Policy = Policy {
+        on_unknown: OnUnknown::Skip,
+        retry: Retry { attempts: 3, backoff_ms: 100, backoff_max_ms: 150, when: RetryWhen::Failed },
+    };
     const REPEAT: Policy = Policy { on_unknown: OnUnknown::Repeat, ..SKIP };
 
     fn ended(outcome: Outcome, attempt: u32) -> Event {
@@ -301,6 +321,9 @@ mod tests {
                 retry(Unknown, 1_150),
             ]
         );
+        let asked = Policy { retry: Retry { when: RetryWhen::Asked, ..REPEAT.retry }, ..REPEAT };
+        assert_eq!(verdicts(&asked, 2)[2..5], [retry(Failed, 1_150), Status::Closed(Failed), Status::Closed(Failed)]);
+        assert_eq!(verdicts(&asked, 2)[7..], verdicts(&REPEAT, 2)[7..], "what is lost is repeated all the same");
         let exhausted = verdicts(&REPEAT, 3);
         assert!(!exhausted.iter().any(|s| matches!(s, Status::AwaitingRetry { .. })), "{exhausted:?}");
     }

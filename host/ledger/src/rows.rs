@@ -138,6 +138,17 @@ pub enum Origin {
     },
 }
 
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Schedule { caught_up: false } => f.write_str("the schedule"),
+            Self::Schedule { caught_up: true } => f.write_str("the schedule; it was missed and is made up"),
+            Self::Manual { by, same_key: true } => write!(f, "triggered by {by}, with the keys of its tick"),
+            Self::Manual { by, same_key: false } => write!(f, "triggered by {by}, with keys of its own"),
+        }
+    }
+}
+
 /// One attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {

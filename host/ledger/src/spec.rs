@@ -80,16 +80,79 @@ pub struct Retry {
     pub backoff_ms: u64,
     /// The longest wait between two attempts, in milliseconds.
     pub backoff_max_ms: u64,
+    /// After which ends.
+    pub when: RetryWhen,
+}
+
+/// After which ends of a run another attempt is made. What was lost or is unknown goes by [`OnUnknown`] alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RetryWhen {
+    /// Only where the guest itself asked for it.
+    Asked,
+    /// Also where it trapped or met a limit.
+    Failed,
 }
 
 impl Retry {
     /// No retry.
-    pub const NEVER: Self = Self { attempts: 1, backoff_ms: 0, backoff_max_ms: 0 };
+    pub const NEVER: Self = Self { attempts: 1, backoff_ms: 0, backoff_max_ms: 0, when: RetryWhen::Asked };
 
     /// Milliseconds to wait after that attempt has ended.
     pub fn wait_ms(&self, attempt: u32) -> u64 {
         let doublings = attempt.saturating_sub(1).min(32);
         self.backoff_ms.saturating_mul(1 << doublings).min(self.backoff_max_ms)
+    }
+}
+
+/// What limits may be, least and most. The manifest's reader and the API hold to the same.
+pub mod bounds {
+    use std::ops::RangeInclusive;
+
+    const DAY_MS: u64 = 24 * 3_600 * 1_000;
+    /// Bytes of memory: a 32-bit memory ends at 4 GiB.
+    pub const MEMORY_BYTES: RangeInclusive<u64> = 64 << 10..=4 << 30;
+    /// Milliseconds of CPU time and of wall time.
+    pub const TIME_MS: RangeInclusive<u64> = 1..=DAY_MS;
+    /// Bytes of output: they are held in memory while the run lives.
+    pub const LOG_BYTES: RangeInclusive<u64> = 0..=16 << 20;
+    /// HTTP requests.
+    pub const HTTP_CALLS: RangeInclusive<u64> = 0..=1_000_000;
+    /// Bytes of a body.
+    pub const BODY_BYTES: RangeInclusive<u64> = 0..=1 << 30;
+    /// Milliseconds of the start deadline.
+    pub const START_DEADLINE_MS: RangeInclusive<u64> = 1_000..=7 * DAY_MS;
+    /// Milliseconds between two attempts.
+    pub const BACKOFF_MS: RangeInclusive<u64> = 0..=DAY_MS;
+    /// Attempts of one tick: more would be a workflow.
+    pub const ATTEMPTS: RangeInclusive<u64> = 1..=1_000;
+    /// Missed ticks that are made up.
+    pub const CATCH_UP: RangeInclusive<u64> = 1..=1_000;
+}
+
+impl JobSpec {
+    /// Every value that is out of its bounds, in a sentence each.
+    pub fn out_of_bounds(&self) -> Vec<String> {
+        let limits = &self.limits;
+        let catch_up = if let CatchUp::All(bound) = self.catch_up { u64::from(bound) } else { 1 };
+        [
+            ("limits.memory_bytes", limits.memory_bytes, bounds::MEMORY_BYTES),
+            ("limits.cpu_ms", limits.cpu_ms, bounds::TIME_MS),
+            ("limits.wall_ms", limits.wall_ms, bounds::TIME_MS),
+            ("limits.log_bytes", limits.log_bytes, bounds::LOG_BYTES),
+            ("limits.http_calls", limits.http_calls, bounds::HTTP_CALLS),
+            ("limits.request_bytes", limits.request_bytes, bounds::BODY_BYTES),
+            ("limits.response_bytes", limits.response_bytes, bounds::BODY_BYTES),
+            ("start_deadline_s", u64::from(self.start_deadline_s) * 1_000, bounds::START_DEADLINE_MS),
+            ("retry.attempts", u64::from(self.retry.attempts), bounds::ATTEMPTS),
+            ("retry.backoff_ms", self.retry.backoff_ms, bounds::BACKOFF_MS),
+            ("retry.backoff_max_ms", self.retry.backoff_max_ms, bounds::BACKOFF_MS),
+            ("catch_up.all", catch_up, bounds::CATCH_UP),
+        ]
+        .into_iter()
+        .filter(|(_, value, bounds)| !bounds.contains(value))
+        .map(|(name, value, bounds)| format!("`{name}` is {value}, expected {} to {}", bounds.start(), bounds.end()))
+        .collect()
     }
 }
 

@@ -12,7 +12,7 @@ use tickhost_ledger::{
     effect::{ByteBuf, EffectAnswer, EffectResult},
     launch::{Outcome, Status},
     rows::Usage,
-    spec::{CatchUp, Limits, OnUnknown, Overlap, Retry},
+    spec::{CatchUp, Limits, OnUnknown, Overlap, Retry, RetryWhen},
 };
 use uuid::Uuid;
 
@@ -205,7 +205,7 @@ fn deciding_the_same_tick_twice_is_refused() {
     assert_eq!(host.state.open(&name()).count(), 1);
 }
 
-/// C01, C11, C35: three hours of silence, under each policy.
+/// Three hours of silence, under each policy.
 #[test]
 fn after_an_outage_the_catch_up_policy_decides_and_every_tick_has_a_verdict() {
     let minutes =
@@ -281,7 +281,7 @@ fn a_full_host_makes_launches_wait_until_their_start_deadline() {
     assert_eq!(host.verdict(6), "skipped(start-deadline)");
 }
 
-/// C02, C29: a pause's ticks are skipped, named so, and not made up.
+/// A pause's ticks are skipped, named so, and not made up.
 #[test]
 fn a_pause_is_one_range_and_is_not_made_up() {
     let mut host = Host::new(spec());
@@ -299,7 +299,6 @@ fn a_pause_is_one_range_and_is_not_made_up() {
     assert_eq!(host.verdicts(2..=50), vec!["skipped(paused)"; 49]);
 }
 
-/// C05, C32, C38, C39.
 #[test]
 fn storing_the_same_again_is_a_no_op_and_a_re_creation_starts_after_the_grave() {
     let mut host = Host::new(spec());
@@ -323,7 +322,7 @@ fn what_an_executor_says_after_a_restart_closes_or_repeats() {
     let other = Witness { node: 1, store: Uuid::from_u128(99) };
     let repeat = JobSpec {
         on_unknown: OnUnknown::Repeat,
-        retry: Retry { attempts: 2, backoff_ms: 1, backoff_max_ms: 1 },
+        retry: Retry { attempts: 2, backoff_ms: 1, backoff_max_ms: 1, when: RetryWhen::Failed },
         ..spec()
     };
     let finished = Answer::Finished { outcome: Outcome::Succeeded { message: None }, usage: Usage::default() };
@@ -359,7 +358,7 @@ fn what_an_executor_says_after_a_restart_closes_or_repeats() {
 fn only_the_current_run_may_act() {
     let mut host = Host::new(JobSpec {
         on_unknown: OnUnknown::Repeat,
-        retry: Retry { attempts: 2, backoff_ms: 0, backoff_max_ms: 0 },
+        retry: Retry { attempts: 2, backoff_ms: 0, backoff_max_ms: 0, when: RetryWhen::Failed },
         ..spec()
     });
     let first = host.advance_to(1).remove(0);
@@ -394,7 +393,7 @@ fn only_the_current_run_may_act() {
 fn a_repeat_sends_in_doubt_effects_again_and_replays_settled_ones_under_the_same_key() {
     let mut host = Host::new(JobSpec {
         on_unknown: OnUnknown::Repeat,
-        retry: Retry { attempts: 3, backoff_ms: 0, backoff_max_ms: 0 },
+        retry: Retry { attempts: 3, backoff_ms: 0, backoff_max_ms: 0, when: RetryWhen::Failed },
         ..spec()
     });
     let first = host.advance_to(1).remove(0);
@@ -523,7 +522,12 @@ fn policies() -> impl Strategy<Value = JobSpec> {
     let catch_up = prop_oneof![Just(CatchUp::None), Just(CatchUp::Latest), Just(CatchUp::All(2))];
     (overlap, catch_up, any::<bool>(), 1_u32..20).prop_map(|(overlap, catch_up, repeat, start_deadline_s)| {
         let on_unknown = if repeat { OnUnknown::Repeat } else { OnUnknown::Skip };
-        let retry = Retry { attempts: if repeat { 3 } else { 1 }, backoff_ms: 500, backoff_max_ms: 2_000 };
+        let retry = Retry {
+            attempts: if repeat { 3 } else { 1 },
+            backoff_ms: 500,
+            backoff_max_ms: 2_000,
+            when: RetryWhen::Failed,
+        };
         JobSpec { overlap, catch_up, on_unknown, retry, start_deadline_s, ..spec() }
     })
 }

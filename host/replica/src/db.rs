@@ -11,7 +11,10 @@ use std::{
     fs::File,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -248,6 +251,11 @@ impl Db {
         let _ = synced.await;
     }
 
+    /// How often the write-ahead log was synced since the start.
+    pub fn sync_count(&self) -> u64 {
+        self.sync.syncer.syncs.load(Ordering::Relaxed)
+    }
+
     /// Notes what a log must not fall below. Synced at once where `durable`.
     pub(crate) fn raise_floor(&self, change: impl FnOnce(&mut FloorRecord), durable: bool) {
         self.sync.syncer.floor.update(change, durable);
@@ -259,6 +267,7 @@ impl Db {
 }
 
 struct Syncer {
+    syncs: AtomicU64,
     queue: Mutex<Queue>,
     wake: Condvar,
     floor: Floor,
@@ -279,7 +288,8 @@ struct SyncThread {
 
 impl SyncThread {
     fn start(rocks: Arc<Rocks>, floor: Floor) -> Result<Self, OpenError> {
-        let syncer = Arc::new(Syncer { queue: Mutex::default(), wake: Condvar::new(), floor });
+        let syncer =
+            Arc::new(Syncer { syncs: AtomicU64::new(0), queue: Mutex::default(), wake: Condvar::new(), floor });
         let dir = rocks.path().to_owned();
         let worker = syncer.clone();
         let thread = std::thread::Builder::new()
@@ -358,6 +368,7 @@ impl Syncer {
             tracing::error!(%error, "sync the write-ahead log: the process ends, since a failed sync must not be retried");
             std::process::abort();
         }
+        self.syncs.fetch_add(1, Ordering::Relaxed);
         waiting.into_iter().for_each(|then| then());
         true
     }

@@ -102,3 +102,22 @@ impl<F: Future> Future for Metered<F> {
         poll
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    /// wasmtime asks for each memory alone; the limit is for their sum.
+    #[test]
+    fn the_limit_is_for_the_sum_of_all_memories() {
+        let mut memory = Memory::new(100);
+        assert!(memory.memory_growing(0, 60, None).unwrap(), "a first memory");
+        assert!(!memory.memory_growing(0, 60, None).unwrap(), "a second one that fits alone");
+        assert_eq!(memory.refused, Some(120));
+        assert!(memory.memory_growing(0, 40, None).unwrap());
+        assert!(!memory.memory_growing(60, 61, None).unwrap());
+        assert_eq!((memory.used, memory.peak), (100, 100));
+    }
+}

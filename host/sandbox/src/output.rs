@@ -49,6 +49,8 @@ pub struct OutputText {
     pub dropped_bytes: u64,
     /// Bytes in all.
     pub total_bytes: u64,
+    /// Lines that are ended: those from this number on may still grow while the run lives.
+    pub ended: u64,
 }
 
 /// Takes a run's output while it runs. Clones share it.
@@ -104,7 +106,7 @@ impl Output {
                 number += 1;
             }
         }
-        OutputText { lines, dropped_bytes: inner.dropped_bytes, total_bytes: inner.total_bytes }
+        OutputText { lines, dropped_bytes: inner.dropped_bytes, total_bytes: inner.total_bytes, ended: inner.number }
     }
 
     /// Bytes in all, kept or not.

@@ -13,7 +13,7 @@ use crate::Field;
 pub struct ParseError {
     /// The field that is wrong, where it can be told.
     pub field: Option<Field>,
-    /// The part of the text that is wrong, in bytes.
+    /// The part of the text that is wrong, in bytes; empty where it is not in the expression.
     pub span: Range<usize>,
     /// What was found and what was expected.
     pub message: String,
@@ -34,6 +34,8 @@ impl ParseError {
     fn place(&self) -> String {
         let column = self.span.start + 1;
         match self.field {
+            // A zone stands beside the expression, not in it.
+            None if self.span.is_empty() => String::new(),
             Some(field) => format!("{field} field, column {column}: "),
             None => format!("column {column}: "),
         }

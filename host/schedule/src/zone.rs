@@ -21,7 +21,7 @@ pub(crate) fn parse(name: &str) -> Result<Tz, ParseError> {
     Tz::from_str_insensitive(name).map_err(|_| {
         ParseError::new(
             None,
-            0..name.len(),
+            0..0,
             format!("`{name}` is no zone of the tz database {}", crate::TZ_VERSION),
             "write an IANA name, e.g. `Europe/Paris`, or `UTC`",
         )

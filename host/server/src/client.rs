@@ -49,6 +49,10 @@ impl Client {
 
     async fn answer<T: DeserializeOwned>(&self, request: reqwest::RequestBuilder) -> Result<T, CliError> {
         let response = request.send().await.map_err(|e| {
+            if e.is_builder() {
+                let message = format!("`{}` is no URL of a host; expected e.g. http://127.0.0.1:7878", self.url);
+                return CliError::refused(message);
+            }
             CliError::unreachable(format!(
                 "no host answers at {}: {e}; start one with `tickhost dev`, or name one with --url or TICKHOST_URL",
                 self.url

@@ -127,7 +127,8 @@ impl Host {
         .map(|_| ())
     }
 
-    /// Launches by hand. Without a tick the launch is named by this instant; with one it must have been due.
+    /// Launches by hand. Without a tick the launch is named by this instant; with one, the schedule names it and it
+    /// lies between the job's creation and now.
     pub(crate) async fn trigger(
         &self,
         name: &JobName,
@@ -144,6 +145,12 @@ impl Host {
         if let Some(tick) = tick {
             if tick.time() > at.time() {
                 return Err(ChangeError::Invalid(format!("`{tick}` is still to come; it will be launched then")));
+            }
+            if tick.0 * 1000 < job.created_at.0 {
+                return Err(ChangeError::Invalid(format!(
+                    "`{tick}` lies before `{name}` was stored ({}); a schedule has no past before that",
+                    job.created_at
+                )));
             }
             let launched = LaunchId { job: name.clone(), tick, rerun: None };
             let is_kept = self.replica.read(|state| state.launch(&launched).is_some());
@@ -234,5 +241,8 @@ fn check_spec(spec: &JobSpec, settings: &crate::host::Settings) -> Result<(), Ch
             spec.limits.memory_bytes
         )));
     }
-    crate::manifest::check_retry(&spec.retry).map_err(ChangeError::Invalid)
+    match spec.out_of_bounds().as_slice() {
+        [] => Ok(()),
+        wrong => Err(ChangeError::Invalid(wrong.join("; "))),
+    }
 }

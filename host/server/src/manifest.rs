@@ -3,7 +3,7 @@
 
 use std::{
     collections::BTreeMap,
-    ops::Range,
+    ops::{Range, RangeInclusive},
     path::{Path, PathBuf},
 };
 
@@ -11,7 +11,7 @@ use miette::{Diagnostic, LabeledSpan, NamedSource};
 use tickhost_ledger::{
     Digest, JobName, JobSpec,
     ids::check_name,
-    spec::{CatchUp, Limits, OnUnknown, Overlap, Retry},
+    spec::{CatchUp, Limits, OnUnknown, Overlap, Retry, RetryWhen, bounds},
 };
 use tickhost_sandbox::AllowRule;
 use tickhost_schedule::Schedule;
@@ -127,24 +127,11 @@ pub fn parse(path: &Path, text: &str) -> Result<Manifest, Refused> {
     Err(Refused { path: path.display().to_string(), text: text.to_owned(), problems: reader.problems })
 }
 
-/// Attempts that are more than any job may have.
-///
-/// # Errors
-/// A sentence.
-pub fn check_retry(retry: &Retry) -> Result<(), String> {
-    match retry.attempts {
-        1..=ATTEMPTS_MAX => Ok(()),
-        found => Err(format!("`retry.attempts = {found}`; expected 1 to {ATTEMPTS_MAX}")),
-    }
-}
-
-/// Attempts of one tick. Arbitrary: more is a workflow.
-const ATTEMPTS_MAX: u32 = 1_000;
-/// Missed ticks that `catch_up = "all"` makes up at the most. Arbitrary.
-const CATCH_UP_MAX: u32 = 1_000;
+/// What is to happen at least once is tried again by itself. Arbitrary.
+const REPEAT_RETRY: Retry = Retry { attempts: 5, backoff_ms: 1_000, backoff_max_ms: 60_000, when: RetryWhen::Failed };
+/// Missed ticks that `catch_up = "all"` makes up. Arbitrary.
 const CATCH_UP_DEFAULT: u32 = 100;
 const START_DEADLINE_S: u32 = 3_600;
-const DAY_MS: u64 = 24 * 3_600 * 1_000;
 
 const ON_UNKNOWN_HELP: &str = "nobody but the owner can choose what happens to a run of which it is unknown whether it happened: \
      \"skip\" does it at most once (charging, mailing: doing it twice is worse), \
@@ -178,7 +165,8 @@ impl Reader<'_> {
         for (key, value) in jobs.iter() {
             let name = self.checked_span(key.span(), check_name("job name", key.get_ref()));
             let Some(table) = self.table(value, key.get_ref()) else { continue };
-            let span = header_span(key, value);
+            // What is missing in a table is said at its header.
+            let span = key.span();
             let mut warnings = Vec::new();
             let draft = self.job(key.get_ref(), table, span, &mut warnings);
             if let (Some(namespace), Some(()), Some(draft)) = (&namespace, name, draft) {
@@ -255,7 +243,7 @@ impl Reader<'_> {
         });
         let catch_up = f.optional("catch_up", CatchUp::Latest, Reader::catch_up);
         let start_deadline_s = f.optional("start_deadline", START_DEADLINE_S, |r, v| {
-            let ms = r.duration_ms(v, 1_000, 7 * DAY_MS)?;
+            let ms = r.duration_ms(v, &bounds::START_DEADLINE_MS)?;
             u32::try_from(ms / 1_000).ok()
         });
         let allow_http = f.optional("allow", Vec::new(), Reader::allow);
@@ -263,7 +251,7 @@ impl Reader<'_> {
         let limits = f.optional("limits", Limits::default(), Reader::limits);
         let default_retry = match on_unknown {
             // What is to happen at least once is tried again by itself.
-            Some(OnUnknown::Repeat) => Retry { attempts: 5, backoff_ms: 1_000, backoff_max_ms: 60_000 },
+            Some(OnUnknown::Repeat) => REPEAT_RETRY,
             Some(OnUnknown::Skip) | None => Retry::NEVER,
         };
         let retry = f.optional("retry", default_retry, |r, v| r.retry(v, on_unknown));
@@ -292,7 +280,7 @@ impl Reader<'_> {
         if let Some(table) = value.get_ref().as_table() {
             let mut f = Fields::new(self, "catch_up", table, value.span(), &["all"]);
             return f.required("all", "write `catch_up = { all = 10 }`", |r, v| {
-                r.number(v, 1, u64::from(CATCH_UP_MAX)).map(|n| CatchUp::All(u32::try_from(n).unwrap_or(CATCH_UP_MAX)))
+                r.number(v, &bounds::CATCH_UP).map(|n| CatchUp::All(u32::try_from(n).unwrap_or(CATCH_UP_DEFAULT)))
             });
         }
         let all = [("none", CatchUp::None), ("latest", CatchUp::Latest), ("all", CatchUp::All(CATCH_UP_DEFAULT))];
@@ -336,14 +324,13 @@ impl Reader<'_> {
         let known = ["memory", "cpu", "wall", "log", "http_calls", "request_body", "response_body"];
         let mut f = Fields::new(self, "limits", table, value.span(), &known);
         let default = Limits::default();
-        const GIB: u64 = 1 << 30;
-        let memory = f.optional("memory", default.memory_bytes, |r, v| r.bytes(v, 64 << 10, 4 * GIB));
-        let cpu = f.optional("cpu", default.cpu_ms, |r, v| r.duration_ms(v, 1, DAY_MS));
-        let wall = f.optional("wall", default.wall_ms, |r, v| r.duration_ms(v, 1, DAY_MS));
-        let log = f.optional("log", default.log_bytes, |r, v| r.bytes(v, 0, 16 << 20));
-        let http_calls = f.optional("http_calls", default.http_calls, |r, v| r.number(v, 0, 1_000_000));
-        let request = f.optional("request_body", default.request_bytes, |r, v| r.bytes(v, 0, GIB));
-        let response = f.optional("response_body", default.response_bytes, |r, v| r.bytes(v, 0, GIB));
+        let memory = f.optional("memory", default.memory_bytes, |r, v| r.bytes(v, &bounds::MEMORY_BYTES));
+        let cpu = f.optional("cpu", default.cpu_ms, |r, v| r.duration_ms(v, &bounds::TIME_MS));
+        let wall = f.optional("wall", default.wall_ms, |r, v| r.duration_ms(v, &bounds::TIME_MS));
+        let log = f.optional("log", default.log_bytes, |r, v| r.bytes(v, &bounds::LOG_BYTES));
+        let http_calls = f.optional("http_calls", default.http_calls, |r, v| r.number(v, &bounds::HTTP_CALLS));
+        let request = f.optional("request_body", default.request_bytes, |r, v| r.bytes(v, &bounds::BODY_BYTES));
+        let response = f.optional("response_body", default.response_bytes, |r, v| r.bytes(v, &bounds::BODY_BYTES));
         Some(Limits {
             memory_bytes: memory?,
             cpu_ms: cpu?,
@@ -361,13 +348,14 @@ impl Reader<'_> {
         let mut f = Fields::new(self, "retry", table, value.span(), &known);
         let attempts =
             f.required("attempts", "write how many attempts there are in all, e.g. `attempts = 3`", |r, v| {
-                r.number(v, 1, u64::from(ATTEMPTS_MAX))
+                r.number(v, &bounds::ATTEMPTS)
             });
-        let backoff = f.optional("backoff", 1_000, |r, v| r.duration_ms(v, 0, DAY_MS));
-        let backoff_max = f.optional("backoff_max", 60_000, |r, v| r.duration_ms(v, 0, DAY_MS));
-        let when =
-            f.optional("when", None, |r, v| r.choice(v, &[("asked", Some("asked")), ("failed", Some("failed"))]));
-        if on_unknown == Some(OnUnknown::Skip) && when.is_some_and(|when| when != Some("asked")) {
+        let backoff = f.optional("backoff", REPEAT_RETRY.backoff_ms, |r, v| r.duration_ms(v, &bounds::BACKOFF_MS));
+        let backoff_max = f.optional("backoff_max", None, |r, v| r.duration_ms(v, &bounds::BACKOFF_MS).map(Some));
+        let when = f.optional("when", None, |r, v| {
+            r.choice(v, &[("asked", Some(RetryWhen::Asked)), ("failed", Some(RetryWhen::Failed))])
+        });
+        if on_unknown == Some(OnUnknown::Skip) && when.is_some_and(|when| when != Some(RetryWhen::Asked)) {
             self.problem(
                 value.span(),
                 "a job with `on_unknown = \"skip\"` is repeated only where the guest itself asks for it",
@@ -376,10 +364,16 @@ impl Reader<'_> {
             return None;
         }
         let (backoff_ms, longest) = (backoff?, backoff_max?);
+        if let Some(longest) = longest.filter(|longest| *longest < backoff_ms) {
+            let message = format!("`backoff_max` is {longest} ms, shorter than `backoff`, which is {backoff_ms} ms");
+            self.problem(value.span(), message, Some("the wait doubles from `backoff` up to `backoff_max`".into()));
+            return None;
+        }
         Some(Retry {
-            attempts: u32::try_from(attempts?).unwrap_or(ATTEMPTS_MAX),
+            attempts: u32::try_from(attempts?).unwrap_or(1),
             backoff_ms,
-            backoff_max_ms: longest.max(backoff_ms),
+            backoff_max_ms: longest.unwrap_or(REPEAT_RETRY.backoff_max_ms.max(backoff_ms)),
+            when: when?.unwrap_or(REPEAT_RETRY.when),
         })
     }
 
@@ -397,24 +391,28 @@ impl Reader<'_> {
         }
     }
 
-    fn number(&mut self, value: &Spanned<DeValue<'_>>, least: u64, most: u64) -> Option<u64> {
-        let expected = format!("a whole number from {least} to {most}");
+    fn number(&mut self, value: &Spanned<DeValue<'_>>, bounds: &RangeInclusive<u64>) -> Option<u64> {
+        let expected = format!("a whole number from {} to {}", bounds.start(), bounds.end());
         let number = value.get_ref().as_integer().and_then(|n| u64::from_str_radix(n.as_str(), n.radix()).ok());
         match number {
-            Some(number) if (least..=most).contains(&number) => Some(number),
+            Some(number) if bounds.contains(&number) => Some(number),
             _ => self.wrong_type(value, &expected),
         }
     }
 
     /// A duration with its unit: a bare number would be read as whatever its reader hopes.
-    fn duration_ms(&mut self, value: &Spanned<DeValue<'_>>, least: u64, most: u64) -> Option<u64> {
-        const UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", DAY_MS)];
-        let expected =
-            format!("a duration in quotes with a unit of ms, s, m, h or d, from {least} ms to {most} ms, e.g. \"10s\"");
-        self.quantity(value, &UNITS, least, most, &expected)
+    fn duration_ms(&mut self, value: &Spanned<DeValue<'_>>, bounds: &RangeInclusive<u64>) -> Option<u64> {
+        const UNITS: [(&str, u64); 5] =
+            [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 24 * 3_600_000)];
+        let expected = format!(
+            "a duration in quotes with a unit of ms, s, m, h or d, from {} ms to {} ms, e.g. \"10s\"",
+            bounds.start(),
+            bounds.end()
+        );
+        self.quantity(value, &UNITS, bounds, &expected)
     }
 
-    fn bytes(&mut self, value: &Spanned<DeValue<'_>>, least: u64, most: u64) -> Option<u64> {
+    fn bytes(&mut self, value: &Spanned<DeValue<'_>>, bounds: &RangeInclusive<u64>) -> Option<u64> {
         const UNITS: [(&str, u64); 7] = [
             ("B", 1),
             ("KiB", 1 << 10),
@@ -425,17 +423,18 @@ impl Reader<'_> {
             ("GB", 1_000_000_000),
         ];
         let expected = format!(
-            "a size in quotes with a unit of B, KiB, MiB, GiB, kB, MB or GB, from {least} B to {most} B, e.g. \"64MiB\""
+            "a size in quotes with a unit of B, KiB, MiB, GiB, kB, MB or GB, from {} B to {} B, e.g. \"64MiB\"",
+            bounds.start(),
+            bounds.end()
         );
-        self.quantity(value, &UNITS, least, most, &expected)
+        self.quantity(value, &UNITS, bounds, &expected)
     }
 
     fn quantity(
         &mut self,
         value: &Spanned<DeValue<'_>>,
         units: &[(&str, u64)],
-        least: u64,
-        most: u64,
+        bounds: &RangeInclusive<u64>,
         expected: &str,
     ) -> Option<u64> {
         let read = |text: &str| -> Option<u64> {
@@ -445,7 +444,7 @@ impl Reader<'_> {
             number.parse::<u64>().ok()?.checked_mul(factor)
         };
         match value.get_ref().as_str().and_then(read) {
-            Some(number) if (least..=most).contains(&number) => Some(number),
+            Some(number) if bounds.contains(&number) => Some(number),
             _ => self.wrong_type(value, expected),
         }
     }
@@ -479,11 +478,6 @@ impl Reader<'_> {
             }
         }
     }
-}
-
-/// The header of a job's table, for what is missing in it.
-fn header_span(key: &Spanned<std::borrow::Cow<'_, str>>, value: &Spanned<DeValue<'_>>) -> Range<usize> {
-    if value.span().is_empty() { key.span() } else { key.span().start..key.span().end.max(key.span().start + 1) }
 }
 
 /// The fields of one table.
@@ -589,7 +583,10 @@ retry = { attempts = 3, backoff = "2s" }
         assert_eq!(charge.spec.config["batch"], "20");
         let report = &manifest.jobs[1].1.spec;
         assert_eq!((report.zone.as_str(), report.catch_up), ("UTC", CatchUp::All(10)));
-        assert_eq!(report.retry, Retry { attempts: 3, backoff_ms: 2_000, backoff_max_ms: 60_000 });
+        assert_eq!(
+            report.retry,
+            Retry { attempts: 3, backoff_ms: 2_000, backoff_max_ms: 60_000, when: RetryWhen::Failed }
+        );
     }
 
     #[test]

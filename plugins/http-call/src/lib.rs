@@ -20,7 +20,6 @@ mod job {
             tick: tick.launch_id().split(['@', '+']).nth(1).unwrap_or_default().to_owned(),
             local: tick.scheduled_local(),
             key: key.text(),
-            attempt: tick.attempt().to_string(),
         };
         let request = http::Request {
             method: plan.method.clone(),

@@ -16,7 +16,7 @@ pub struct Plan {
     expected: Vec<RangeInclusive<u16>>,
 }
 
-/// What a body can mention.
+/// What a body can mention. The attempt is not among it: one key stands for one body.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Values {
     /// `billing/nightly@2026-09-17T02:00:00Z`
@@ -27,8 +27,6 @@ pub struct Values {
     pub local: String,
     /// The idempotency key.
     pub key: String,
-    /// 1 for the first.
-    pub attempt: String,
 }
 
 /// A text with places for values: `{launch}`, and `{{` for a brace.
@@ -47,7 +45,6 @@ enum Name {
     Tick,
     Local,
     Key,
-    Attempt,
 }
 
 /// A config that cannot be carried out.
@@ -160,7 +157,6 @@ impl Template {
             Part::Value(Name::Tick) => values.tick.clone(),
             Part::Value(Name::Local) => values.local.clone(),
             Part::Value(Name::Key) => values.key.clone(),
-            Part::Value(Name::Attempt) => values.attempt.clone(),
         };
         self.0.iter().map(part).collect()
     }
@@ -173,9 +169,8 @@ impl Name {
             "tick" => Ok(Self::Tick),
             "local" => Ok(Self::Local),
             "key" => Ok(Self::Key),
-            "attempt" => Ok(Self::Attempt),
             other => Err(PlanError(format!(
-                "`body` mentions `{{{other}}}`; known are {{launch}}, {{tick}}, {{local}}, {{key}} and {{attempt}}"
+                "`body` mentions `{{{other}}}`; known are {{launch}}, {{tick}}, {{local}} and {{key}}"
             ))),
         }
     }
@@ -212,7 +207,7 @@ mod tests {
         let fill = |text: &str| Template::parse(text).map(|t| t.fill(&values));
         assert_eq!(fill(r#"{{"at":"{tick}","key":"{key}"}}"#), Ok(r#"{"at":"T","key":"K"}"#.into()));
         assert_eq!(fill("plain"), Ok("plain".into()));
-        for wrong in ["{", "}", "{tick", "{ticks}", "{}"] {
+        for wrong in ["{", "}", "{tick", "{attempt}", "{}"] {
             assert!(fill(wrong).is_err(), "{wrong}");
         }
     }

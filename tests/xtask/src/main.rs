@@ -19,6 +19,7 @@ const USAGE: &str = "cargo xtask COMMAND
   guests       build every guest component
   kill-test    kill the host at every named point and at random, 250 times (an option: --kills N)
   bench        print the benchmarks
+  example-api  run the API that the examples' manifests name, and show what it receives
   setup        install what is missing, or say what to install
 
 Build output goes to TICKHOST_TARGET, by default ~/.cache/tickhost/target, outside of the checkout.";
@@ -64,6 +65,10 @@ fn dispatch(command: &str, rest: &[String]) -> Result<(), Failed> {
         "bench" => {
             build(&cargo)?;
             cargo.program("bench").run(rest)
+        }
+        "example-api" => {
+            build(&cargo)?;
+            cargo.program("example-api").run(rest)
         }
         "setup" => {
             setup::host()?;

@@ -397,7 +397,7 @@ mod tests {
         Destination::of(&url).is_some_and(|to| rule.allows(&to)) && url.username().is_empty()
     }
 
-    /// D35: what looks like the allowed host and is not.
+    /// What looks like the allowed host and is not.
     #[test]
     fn a_rule_allows_its_own_host_and_port_only() {
         for url in ["http://A.TEST", "http://a.test.", "http://a.test:80/x?y=z"] {
@@ -428,7 +428,6 @@ mod tests {
         }
     }
 
-    /// D36, D37.
     #[test]
     fn headers_that_are_the_hosts_or_malformed_are_refused() {
         for (name, value) in [

@@ -32,6 +32,11 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, "not-found", detail)
     }
 
+    pub(crate) fn not_allowed() -> Self {
+        let detail = "this path does not take that method; GET shows, PUT stores, POST acts, DELETE deletes";
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", detail)
+    }
+
     pub(crate) fn invalid(detail: impl ToString) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail)
     }

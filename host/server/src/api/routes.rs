@@ -46,6 +46,7 @@ fn router(host: Host) -> Router {
         .route("/v1/jobs/{namespace}/{name}/ticks", get(ticks))
         .route("/v1/launch", get(launch))
         .route("/v1/logs", get(logs))
+        .method_not_allowed_fallback(|| async { Problem::not_allowed() })
         .fallback(|| async { Problem::not_found("there is no such path; see `/v1/status`") })
         .with_state(host)
 }
@@ -75,6 +76,8 @@ async fn status(State(host): State<Host>) -> Json<StatusView> {
         state_hash: format!("{:032x}", state.hash()),
         runs: host.executor.live_count(),
         runs_max: host.settings.runs_max,
+        syncs: host.replica.db().sync_count(),
+        open: state.all_open().count(),
         held: host.check_space(0).err(),
         rows: state.counts().map(|(name, count)| (name.to_owned(), count)).to_vec(),
     }))
@@ -203,6 +206,10 @@ async fn ticks(
         Some(text) => text.parse::<TickAt>(),
         None => Ok(TickAt(default)),
     };
+    let is_known = host.replica.read(|state| state.job(&name).is_some() || state.grave(&name).is_some());
+    if !is_known {
+        return Err(Problem::not_found(format!("there is no job `{name}` and never was; `tickhost jobs` lists them")));
+    }
     let from = instant(query.from, 0)?;
     let to = instant(query.to, now().0.div_euclid(1_000))?;
     let ticks = host.ticks(&name, from, to, query.count.unwrap_or(100).min(TICKS_MAX));
@@ -250,8 +257,15 @@ async fn logs(State(host): State<Host>, Query(query): Query<LogsQuery>) -> Answe
         return Err(Problem::not_found(format!("there is no launch `{id}`")));
     };
     let attempt = query.attempt.unwrap_or(latest);
+    if attempt > latest {
+        return Err(Problem::not_found(format!(
+            "launch `{id}` has {latest} attempts, so there is no attempt {attempt}"
+        )));
+    }
     let run = RunId { launch: id, attempt };
     let mut output = host.executor.output(&run)?.unwrap_or_default();
-    output.lines.retain(|line| line.number >= query.from.unwrap_or(0));
-    Ok(Json(LogsView { run: run.to_string(), verdict, live: open && attempt == latest, output }))
+    let live = open && attempt == latest;
+    let end = if live { output.ended } else { u64::MAX };
+    output.lines.retain(|line| (query.from.unwrap_or(0)..end).contains(&line.number));
+    Ok(Json(LogsView { run: run.to_string(), verdict, live, output }))
 }

@@ -141,6 +141,10 @@ pub struct StatusView {
     pub runs: usize,
     /// Runs at a time at the most.
     pub runs_max: u32,
+    /// Syncs of the write-ahead log since the start.
+    pub syncs: u64,
+    /// Launches without a verdict.
+    pub open: usize,
     /// Why launches and changes are held, if they are.
     pub held: Option<String>,
     /// Rows, by kind.

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use tickhost_ledger::Digest;
+use tickhost_ledger::{Digest, JobName, JobSpec};
 use tickhost_sandbox::ComponentReport;
 
 use super::{CliError, Format, print_json, table};
 use crate::{
     client::Client,
-    manifest::{self, ComponentRef, Manifest},
+    manifest::{self, ComponentRef, JobDraft, Manifest},
 };
 
 #[derive(Debug, Args)]
@@ -30,12 +30,13 @@ pub(super) struct Applied {
 
 impl Apply {
     pub(super) async fn run(self, client: &Client, format: Format) -> Result<(), CliError> {
-        // All are read before the first is stored: a fault in the last one leaves nothing half applied.
+        // All manifests are read, and all components stored, before the first job is: a fault leaves no job changed.
         let manifests = self.paths.iter().map(|path| read(path)).collect::<Result<Vec<_>, _>>()?;
-        let mut applied = Vec::new();
+        let mut jobs = Vec::new();
         for (dir, manifest) in manifests {
-            applied.extend(store(client, &dir, manifest).await?);
+            jobs.extend(prepare(client, &dir, manifest).await?);
         }
+        let applied = store(client, jobs).await?;
         if format == Format::Json {
             return print_json(&applied);
         }
@@ -53,27 +54,53 @@ pub(super) fn manifest_file(path: &Path) -> PathBuf {
 /// Reads a manifest. Returns the folder that its paths are relative to.
 pub(super) fn read(path: &Path) -> Result<(PathBuf, Manifest), CliError> {
     let file = manifest_file(path);
-    let text = std::fs::read_to_string(&file)
-        .map_err(|e| CliError::refused(format!("read the manifest `{}`: {e}", file.display())))?;
+    let text = std::fs::read_to_string(&file).map_err(|e| {
+        let message =
+            format!("read the manifest `{}`: {e}; give a `tickhost.toml`, or a folder with one", file.display());
+        CliError::refused(message)
+    })?;
     let manifest = manifest::parse(&file, &text).map_err(|refused| CliError::refused(refused.report()))?;
     let dir = file.parent().map(Path::to_owned).unwrap_or_default();
     Ok((dir, manifest))
 }
 
-/// Stores what a manifest says.
-pub(super) async fn store(client: &Client, dir: &Path, manifest: Manifest) -> Result<Vec<Applied>, CliError> {
+/// Stores the components of a manifest and puts their digests into its jobs.
+///
+/// # Errors
+/// Everything that is wrong with any of them, at once.
+pub(super) async fn prepare(
+    client: &Client,
+    dir: &Path,
+    manifest: Manifest,
+) -> Result<Vec<(JobName, JobSpec)>, CliError> {
     for (job, warning) in &manifest.warnings {
         eprintln!("warning: {job}: {warning}");
     }
-    let mut applied = Vec::new();
-    for (name, mut draft) in manifest.jobs {
-        draft.spec.component = match &draft.component {
-            ComponentRef::Digest(digest) => *digest,
-            ComponentRef::Path(path) => upload(client, &dir.join(path))
-                .await
-                .map_err(|e| CliError { message: format!("job `{name}`: {}", e.message), ..e })?,
+    let (mut jobs, mut errors) = (Vec::new(), Vec::new());
+    for (name, JobDraft { component, mut spec }) in manifest.jobs {
+        let digest = match &component {
+            ComponentRef::Digest(digest) => Ok(*digest),
+            ComponentRef::Path(path) => upload(client, &dir.join(path)).await,
         };
-        applied.push(client.put(&format!("/v1/jobs/{name}"), &draft.spec).await?);
+        match digest {
+            Ok(digest) => {
+                spec.component = digest;
+                jobs.push((name, spec));
+            }
+            Err(error) => errors.push(CliError { message: format!("job `{name}`: {}", error.message), ..error }),
+        }
+    }
+    let Some(first) = errors.first() else { return Ok(jobs) };
+    let messages: Vec<&str> = errors.iter().map(|error| error.message.as_str()).collect();
+    Err(CliError { message: messages.join("\n"), ..first.clone() })
+}
+
+/// Stores jobs whose components are there.
+pub(super) async fn store(client: &Client, jobs: Vec<(JobName, JobSpec)>) -> Result<Vec<Applied>, CliError> {
+    let mut applied = Vec::new();
+    for (name, spec) in jobs {
+        let stored = client.put(&format!("/v1/jobs/{name}"), &spec).await;
+        applied.push(stored.map_err(|e: CliError| CliError { message: format!("job `{name}`: {}", e.message), ..e })?);
     }
     Ok(applied)
 }

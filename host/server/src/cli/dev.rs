@@ -29,8 +29,8 @@ const QUIET: Duration = Duration::from_millis(300);
 
 #[derive(Debug, Args)]
 pub(super) struct Dev {
-    /// Manifests, or folders with a `tickhost.toml`; watched, and applied again when they or their components
-    /// change.
+    /// Manifests, or folders with a `tickhost.toml`. They are applied again when something in the manifest's folder
+    /// changes, a component beside it included; a job that is removed from a manifest stays until it is deleted.
     paths: Vec<PathBuf>,
     /// Where the host keeps its data.
     #[arg(long, default_value = ".tickhost")]
@@ -137,5 +137,5 @@ async fn watch(client: Client, paths: Vec<PathBuf>) -> Result<(), CliError> {
 
 async fn apply_one(client: &Client, path: &Path) -> Result<Vec<apply::Applied>, CliError> {
     let (dir, manifest) = apply::read(path)?;
-    apply::store(client, &dir, manifest).await
+    apply::store(client, apply::prepare(client, &dir, manifest).await?).await
 }

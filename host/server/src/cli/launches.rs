@@ -70,7 +70,7 @@ impl Show {
         println!("{}  {}", view.launch, view.verdict);
         println!("local     {}", view.local);
         println!("previous  {}", view.previous.as_deref().unwrap_or("none"));
-        println!("origin    {:?}", view.origin);
+        println!("origin    {}", view.origin);
         println!("decided   {}", view.decided_at);
         for (number, attempt) in (1..).zip(&view.attempts) {
             let started = attempt.started_at.map_or("not recorded".into(), |at| at.to_string());
@@ -80,7 +80,7 @@ impl Show {
             );
             if let Some(ended) = &attempt.ended {
                 let usage = &ended.usage;
-                println!("  ended {}: {:?}", ended.at, ended.outcome);
+                println!("  ended {}: {}", ended.at, ended.outcome);
                 println!(
                     "  used {} bytes of memory, {} µs of cpu, {} µs of wall time, {} bytes of log, {} HTTP calls",
                     usage.memory_bytes, usage.cpu_us, usage.wall_us, usage.log_bytes, usage.http_calls
@@ -132,7 +132,7 @@ impl Logs {
             let answer: LogsAnswer = client.get("/v1/logs", &query).await?;
             for line in &answer.output.lines {
                 if from > 0 && line.number > from {
-                    println!("… {} lines dropped", line.number - from);
+                    eprintln!("… {} lines dropped", line.number - from);
                 }
                 from = line.number + 1;
                 match format {
@@ -142,7 +142,7 @@ impl Logs {
             }
             if !answer.live || !self.follow {
                 if answer.output.dropped_bytes > 0 && !self.follow {
-                    println!("… {} bytes were dropped between head and tail", answer.output.dropped_bytes);
+                    eprintln!("… {} bytes were dropped between head and tail", answer.output.dropped_bytes);
                 }
                 eprintln!("{}", answer.verdict);
                 return Ok(());

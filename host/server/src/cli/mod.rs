@@ -11,7 +11,7 @@ mod next;
 mod status;
 mod table;
 
-use std::process::ExitCode;
+use std::{io::IsTerminal, process::ExitCode};
 
 use clap::{Parser, Subcommand, ValueEnum};
 use serde::Serialize;
@@ -99,7 +99,12 @@ impl CliError {
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let filter = EnvFilter::try_from_env("TICKHOST_LOG").unwrap_or_else(|_| EnvFilter::new("info,openraft=error"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none())
+        .with_target(false)
+        .init();
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&CliError::failed(format!("start the runtime: {error}"))),

@@ -66,6 +66,9 @@ impl Next {
 
 /// The text with a caret under what is wrong.
 fn refused(text: &str, error: &ParseError) -> CliError {
+    if error.span.is_empty() {
+        return CliError::refused(error.to_string());
+    }
     let before = text.get(..error.span.start).map_or(0, |t| t.chars().count());
     let width = text.get(error.span.clone()).map_or(1, |t| t.chars().count().max(1));
     CliError::refused(format!("{error}\n  {text}\n  {}{}", " ".repeat(before), "^".repeat(width)))

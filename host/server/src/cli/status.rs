@@ -19,7 +19,7 @@ pub(super) async fn show(client: &Client, format: Format) -> Result<(), CliError
         index(status.snapshot_index)
     );
     println!("state     {}", status.state_hash);
-    println!("runs      {} of {}", status.runs, status.runs_max);
+    println!("runs      {} of {}; {} launches open", status.runs, status.runs_max, status.open);
     let rows: Vec<String> = status.rows.iter().map(|(name, count)| format!("{count} {name}")).collect();
     println!("rows      {}", rows.join(", "));
     if let Some(held) = &status.held {
