@@ -106,6 +106,21 @@ async fn a_failure_that_asks_for_it_is_tried_again_up_to_the_manifests_bound() {
 }
 
 #[tokio::test]
+async fn a_host_that_is_told_to_stop_lets_its_runs_end() {
+    let mut f = Fixture::start(&job("* * * * * *", "skip", "", "do = \"sleepy\", ms = 1500")).await;
+    f.jobs_are_stored(1).await;
+    let running = until("a run", SOON, async || {
+        let ticks = f.host.ticks("t/job").await?;
+        ticks.into_iter().find(|(_, verdict, _)| verdict == "running")?.2
+    })
+    .await;
+    f.host.terminate();
+    until("the host has ended", SOON, async || f.host.has_stopped().then_some(())).await;
+    f.restart().await;
+    assert_eq!(f.closed(&running).await["verdict"], "succeeded");
+}
+
+#[tokio::test]
 async fn what_was_acknowledged_is_there_after_a_kill() {
     let mut f = Fixture::start(&job(NEVER_NOW, "skip", "", "do = \"kvcount\", name = \"total\"")).await;
     let before = f.trigger("t/job").await;

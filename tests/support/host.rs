@@ -165,6 +165,25 @@ impl HostProcess {
         true
     }
 
+    /// Asks it to stop, as a service manager does.
+    ///
+    /// # Panics
+    /// Where it is gone already.
+    pub fn terminate(&self) {
+        let pid = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw).expect("a process");
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("send SIGTERM");
+    }
+
+    /// Whether it has ended in good order.
+    ///
+    /// # Panics
+    /// Where it ended in any other way.
+    pub fn has_stopped(&mut self) -> bool {
+        let Some(status) = self.child.try_wait().expect("look at tickhost") else { return false };
+        assert!(status.success(), "the host ended with {status}");
+        true
+    }
+
     /// `kill -9`, and waits until it is gone.
     pub fn kill(&mut self) {
         let _ = self.child.kill();

@@ -30,6 +30,10 @@ pub fn point(name: &str) {
     let armed = ARMED.get_or_init(|| {
         let value = std::env::var("TICKHOST_KILL_AT").ok()?;
         let (point, count) = value.split_once(':').unwrap_or((&value, "1"));
+        if !POINTS.contains(&point) {
+            tracing::error!(point, known = ?POINTS, "TICKHOST_KILL_AT names no point; nothing will be killed");
+            return None;
+        }
         Some((point.to_owned(), AtomicU32::new(count.parse().unwrap_or(1))))
     });
     if let Some((point, left)) = armed

@@ -1,6 +1,13 @@
 //! One embedded host: the parts, wired.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use tickhost_executor::{Executor, ExecutorError, now};
 use tickhost_ledger::{Command, Reply, conductor};
@@ -14,6 +21,12 @@ pub use crate::settings::Settings;
 
 /// The node's number in its group of one.
 const NODE: u64 = 1;
+
+/// How long a host that is told to stop lets its runs end. Below the 30 s after which service managers and
+/// Kubernetes kill.
+const DRAIN_MAX: Duration = Duration::from_secs(20);
+/// How often it looks.
+const DRAIN_LOOK: Duration = Duration::from_millis(20);
 
 /// A host does not start.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +64,8 @@ pub struct Host {
     pub settings: Arc<Settings>,
     /// Wakes the conductor.
     pub(crate) wake: Arc<Notify>,
+    /// No run is given out any more.
+    pub(crate) draining: Arc<AtomicBool>,
 }
 
 impl Host {
@@ -64,7 +79,8 @@ impl Host {
         let sandbox = Sandbox::new(&settings.data, settings.runs_max, settings.memory_max_mib << 20)?;
         let executor = Executor::open(replica.clone(), sandbox.clone(), guest_threads()?).await?;
         let settings = Arc::new(settings);
-        let host = Self { replica, executor, sandbox, settings, wake: Arc::new(Notify::new()) };
+        let host =
+            Self { replica, executor, sandbox, settings, wake: Arc::new(Notify::new()), draining: Arc::default() };
         host.register().await?;
         host.settle().await?;
         tokio::spawn(leader::act(host.clone(), outputs));
@@ -134,8 +150,18 @@ impl Host {
         Ok(())
     }
 
-    /// Stops the host with everything on disk. Runs that are alive are lost.
+    /// Stops the host with everything on disk. Gives out no more runs and lets those that are alive end, for up to
+    /// [`DRAIN_MAX`]; what is alive then is lost.
     pub async fn stop(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+        let drained = tokio::time::timeout(DRAIN_MAX, async {
+            while self.executor.live_count() > 0 {
+                tokio::time::sleep(DRAIN_LOOK).await;
+            }
+        });
+        if drained.await.is_err() {
+            tracing::warn!(runs = self.executor.live_count(), "stop with runs alive; they will be lost");
+        }
         self.replica.shutdown().await;
     }
 }

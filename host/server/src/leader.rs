@@ -1,6 +1,6 @@
 //! What the leader does: ask the conductor what is next, propose it, and act on what was committed.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use tickhost_executor::{Dispatch, now};
 use tickhost_ledger::{
@@ -39,7 +39,7 @@ pub(crate) async fn conduct(host: Host) {
                 }
                 faults = plan.faults;
             }
-            if let Err(why) = host.check_space(0) {
+            if let Some(why) = hold(&host) {
                 let before = plan.commands.len();
                 plan.commands.retain(|command| !matches!(command, Command::Intend { .. }));
                 if plan.commands.len() < before {
@@ -69,6 +69,14 @@ pub(crate) async fn conduct(host: Host) {
             () = tokio::time::sleep(until_next.min(NAP_MAX)) => {}
         }
     }
+}
+
+/// Why no run is given out at the moment. Ticks are decided all the same.
+fn hold(host: &Host) -> Option<String> {
+    if host.draining.load(Ordering::Relaxed) {
+        return Some("the host is stopping".into());
+    }
+    host.check_space(0).err()
 }
 
 /// Acts on what applied entries ask of the leader. Outputs of earlier terms are left alone: what they left

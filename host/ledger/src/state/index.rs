@@ -1,0 +1,82 @@
+//! What is derived from the rows: rebuilt when they are loaded, never written.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{
+    ids::{JobName, LaunchId, Stamp, TickAt},
+    launch::Status,
+    rows::Launch,
+};
+
+/// What is derived from the rows: rebuilt when they are loaded, never written.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    /// Jobs by the tick they wait for.
+    pub(super) due: BTreeSet<(TickAt, JobName)>,
+    /// Launches that are not closed, by job.
+    pub(super) open: BTreeMap<JobName, BTreeSet<LaunchId>>,
+    /// Open launches without a run, by when they were decided: first come, first served.
+    pub(super) waiting: BTreeSet<(Stamp, LaunchId)>,
+    /// The same by when something is to be done about them, whether or not there is room: the end of the start
+    /// deadline, or the time of the next attempt.
+    pub(super) timers: BTreeSet<(Stamp, LaunchId)>,
+    /// Runs and bytes of memory in use, by node.
+    pub(super) reserved: BTreeMap<u64, (u32, u64)>,
+    /// Launches kept, by job.
+    pub(super) kept: BTreeMap<JobName, usize>,
+}
+
+impl Index {
+    pub(super) fn await_tick(&mut self, job: &JobName, was: Option<TickAt>, is: Option<TickAt>) {
+        if let Some(at) = was {
+            self.due.remove(&(at, job.clone()));
+        }
+        if let Some(at) = is {
+            self.due.insert((at, job.clone()));
+        }
+    }
+
+    pub(super) fn enter(&mut self, id: &LaunchId, launch: &Launch) {
+        if !launch.status.is_open() {
+            return;
+        }
+        self.open.entry(id.job.clone()).or_default().insert(id.clone());
+        match launch.live() {
+            Some(attempt) => {
+                let (runs, bytes) = self.reserved.entry(attempt.node).or_default();
+                *runs += 1;
+                *bytes += attempt.memory_bytes;
+            }
+            None => {
+                self.waiting.insert((launch.decided_at, id.clone()));
+                self.timers.insert((timer(launch), id.clone()));
+            }
+        }
+    }
+
+    pub(super) fn leave(&mut self, id: &LaunchId, launch: &Launch) {
+        if let Some(open) = self.open.get_mut(&id.job) {
+            open.remove(id);
+            if open.is_empty() {
+                self.open.remove(&id.job);
+            }
+        }
+        self.waiting.remove(&(launch.decided_at, id.clone()));
+        self.timers.remove(&(timer(launch), id.clone()));
+        if let Some(attempt) = launch.live()
+            && let Some((runs, bytes)) = self.reserved.get_mut(&attempt.node)
+        {
+            *runs = runs.saturating_sub(1);
+            *bytes = bytes.saturating_sub(attempt.memory_bytes);
+        }
+    }
+}
+
+/// When something is to be done about a launch that waits.
+pub(super) fn timer(launch: &Launch) -> Stamp {
+    match launch.status {
+        Status::AwaitingRetry { at, .. } => at,
+        // It may begin in the last millisecond of its deadline.
+        _ => launch.start_by.plus_ms(1),
+    }
+}

@@ -1,0 +1,149 @@
+//! Storing, pausing and deleting jobs.
+
+use super::{
+    State,
+    apply::{Answer, Context},
+};
+use crate::{
+    command::{Refusal, Reply},
+    ids::{JobName, LaunchId, TickAt},
+    launch::SkipReason,
+    rows::{Grave, Job, NextTick, Pause, SkippedRange},
+    spec::JobSpec,
+};
+
+impl State {
+    pub(super) fn put_job(
+        &mut self,
+        cx: &Context,
+        name: &JobName,
+        spec: &JobSpec,
+        from_revision: u64,
+        next: Option<NextTick>,
+        by: &str,
+    ) -> Answer {
+        if self.components.get(&spec.component).is_none() {
+            return Err(Refusal::NoComponent(spec.component));
+        }
+        let stored = self.jobs.get(name);
+        check_revision(name, stored.map_or(0, |job| job.revision), from_revision)?;
+        if stored.is_some_and(|job| job.spec == *spec) {
+            return Ok(Reply::Unchanged);
+        }
+        let floor = TickAt(cx.at.0.div_euclid(1000));
+        let grave = self.graves.get(name);
+        let job = match stored {
+            // An edit keeps what is decided; `@every` keeps its anchor while its text stays.
+            Some(job) => Job {
+                spec: spec.clone(),
+                revision: job.revision + 1,
+                created_at: if job.spec.schedule == spec.schedule { job.created_at } else { cx.at },
+                stored_at: cx.at,
+                by: by.to_owned(),
+                cursor: job.cursor.max(floor),
+                next: if job.pause.is_some() { None } else { next },
+                last_tick: job.last_tick,
+                pause: job.pause.clone(),
+            },
+            None => Job {
+                spec: spec.clone(),
+                revision: grave.as_ref().map_or(0, |g| g.revision) + 1,
+                created_at: cx.at,
+                stored_at: cx.at,
+                by: by.to_owned(),
+                cursor: grave.map_or(floor, |g| g.cursor.max(floor)),
+                next,
+                last_tick: None,
+                pause: None,
+            },
+        };
+        self.graves.remove(name);
+        self.set_job(name, job);
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn set_job(&mut self, name: &JobName, job: Job) {
+        let was = self.jobs.get(name).and_then(|j| j.next.as_ref().map(|n| n.at));
+        self.index.await_tick(name, was, job.next.as_ref().map(|n| n.at));
+        self.jobs.insert(name.clone(), job);
+    }
+
+    pub(super) fn delete_job(&mut self, cx: &mut Context, name: &JobName, from_revision: u64) -> Answer {
+        let job = self.jobs.get(name).ok_or_else(|| Refusal::NoJob(name.clone()))?;
+        check_revision(name, job.revision, from_revision)?;
+        let grave = Grave { cursor: job.cursor, revision: job.revision };
+        if job.pause.is_some() {
+            self.close_open_range(cx, name);
+        }
+        let job = self.jobs.get(name).cloned();
+        let open: Vec<LaunchId> = self.open(name).cloned().collect();
+        for id in open {
+            self.stop_or_withdraw(cx, &id, SkipReason::Deleted, "the job was deleted");
+        }
+        self.index.await_tick(name, job.and_then(|j| j.next).map(|n| n.at), None);
+        self.jobs.remove(name);
+        self.graves.insert(name.clone(), grave);
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn pause(&mut self, cx: &Context, name: &JobName, note: &str, by: &str) -> Answer {
+        let job = self.jobs.get(name).ok_or_else(|| Refusal::NoJob(name.clone()))?;
+        if job.pause.is_some() {
+            return Err(Refusal::Pause { job: name.clone(), found: "paused already".into() });
+        }
+        let pause = Pause { since: cx.at, note: note.to_owned(), by: by.to_owned() };
+        // The tick of this very second is decided: it came before the pause.
+        let from = TickAt(cx.at.0.div_euclid(1000) + 1);
+        let range = skipped_range(job, None, SkipReason::Paused);
+        let job = Job { pause: Some(pause), next: None, ..job.clone() };
+        self.ranges.insert((name.clone(), from), range);
+        self.set_job(name, job);
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn resume(&mut self, cx: &mut Context, name: &JobName, revision: u64, next: Option<NextTick>) -> Answer {
+        let job = self.jobs.get(name).ok_or_else(|| Refusal::NoJob(name.clone()))?;
+        check_revision(name, job.revision, revision)?;
+        if job.pause.is_none() {
+            return Err(Refusal::Pause { job: name.clone(), found: "not paused".into() });
+        }
+        let cursor = job.cursor.max(TickAt(cx.at.0.div_euclid(1000)));
+        let job = Job { pause: None, next, cursor, ..job.clone() };
+        self.close_open_range(cx, name);
+        self.set_job(name, job);
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn close_open_range(&mut self, cx: &Context, name: &JobName) {
+        let to = TickAt(cx.at.0.div_euclid(1000));
+        let open: Vec<TickAt> =
+            self.skipped(name).filter(|(_, range)| range.to.is_none()).map(|(from, _)| from).collect();
+        for from in open {
+            if let Some(range) = self.ranges.get_mut(&(name.clone(), from)) {
+                range.to = Some(to);
+            }
+        }
+    }
+}
+
+pub(super) fn check_revision(job: &JobName, found: u64, expected: u64) -> Result<(), Refusal> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(Refusal::Stale {
+        what: format!("job {job}"),
+        found: format!("revision {found}"),
+        expected: format!("revision {expected}"),
+    })
+}
+
+pub(super) fn skipped_range(job: &Job, to: Option<TickAt>, reason: SkipReason) -> SkippedRange {
+    SkippedRange {
+        to,
+        reason,
+        revision: job.revision,
+        schedule: job.spec.schedule.clone(),
+        zone: job.spec.zone.clone(),
+        anchor: job.created_at,
+    }
+}

@@ -1,0 +1,266 @@
+//! From a decided tick to the end of a launch.
+
+use uuid::Uuid;
+
+use super::{
+    State,
+    apply::{Answer, Context},
+    bounds,
+    jobs::{check_revision, skipped_range},
+};
+use crate::{
+    command::{Decision, Output, Refusal, Reply},
+    effect::EffectResult,
+    ids::{Grant, LaunchId, RunId, Stamp, TickAt},
+    launch::{self, Event, Outcome, SkipReason, Status},
+    rows::{Attempt, Ended, Job, Launch, Origin, Usage},
+    spec::Overlap,
+};
+
+impl State {
+    pub(super) fn decide(&mut self, cx: &mut Context, decision: &Decision) -> Answer {
+        let name = &decision.job;
+        let job = self.jobs.get(name).ok_or_else(|| Refusal::NoJob(name.clone()))?;
+        check_revision(name, job.revision, decision.revision)?;
+        if job.next.as_ref().map(|n| n.at) != Some(decision.awaited) {
+            return Err(Refusal::Stale {
+                what: format!("next tick of {name}"),
+                found: job.next.as_ref().map_or("none".into(), |n| n.at.to_string()),
+                expected: decision.awaited.to_string(),
+            });
+        }
+        let job = job.clone();
+        if let Some(skip) = &decision.skipped {
+            let range = skipped_range(&job, Some(skip.to), skip.reason);
+            self.ranges.insert((name.clone(), skip.from), range);
+        }
+        for decided in &decision.launches {
+            let id = LaunchId { job: name.clone(), tick: decided.tick.at, rerun: None };
+            // Unique here, whatever the history keeps: a tick at or before the cursor is decided.
+            if decided.tick.at <= job.cursor || self.launches.get(&id).is_some() {
+                continue;
+            }
+            if !self.make_room(cx, &job, &id, decided.caught_up) {
+                let range = skipped_range(&job, Some(decided.tick.at), SkipReason::Overlap);
+                self.ranges.insert((name.clone(), decided.tick.at), range);
+                continue;
+            }
+            let deadline = Stamp(decided.tick.at.0 * 1000).plus_ms(u64::from(job.spec.start_deadline_s) * 1000);
+            let launch = Launch {
+                status: Status::Due,
+                origin: Origin::Schedule { caught_up: decided.caught_up },
+                local: decided.tick.local.clone(),
+                previous: decided.previous,
+                revision: job.revision,
+                decided_at: cx.at,
+                start_by: deadline,
+                attempts: Vec::new(),
+            };
+            self.add_launch(id, launch);
+        }
+        let job = Job {
+            cursor: job.cursor.max(decision.cursor),
+            last_tick: Some(decision.last_tick),
+            next: decision.next.clone(),
+            ..job
+        };
+        self.set_job(name, job);
+        Ok(Reply::Done)
+    }
+
+    /// The overlap rule for a new tick. False where the newcomer is skipped.
+    pub(super) fn make_room(&mut self, cx: &mut Context, job: &Job, id: &LaunchId, caught_up: bool) -> bool {
+        let open: Vec<LaunchId> = self.open(&id.job).cloned().collect();
+        // Ticks that are made up wait for each other: every one of them was asked for.
+        if open.is_empty() || caught_up {
+            return true;
+        }
+        match job.spec.overlap {
+            Overlap::Allow => true,
+            Overlap::Skip => false,
+            Overlap::QueueOne => open.len() < 2,
+            Overlap::Replace => {
+                for older in &open {
+                    self.stop_or_withdraw(cx, older, SkipReason::Overlap, &format!("replaced by {id}"));
+                }
+                true
+            }
+        }
+    }
+
+    /// Stops a launch's live run, or withdraws a launch that has none.
+    pub(super) fn stop_or_withdraw(&mut self, cx: &mut Context, id: &LaunchId, reason: SkipReason, why: &str) {
+        let Some(launch) = self.launches.get(id) else { return };
+        if launch.status.is_live() {
+            let run = RunId { launch: id.clone(), attempt: launch.attempt() };
+            cx.outputs.push(Output::Revoke { run, why: why.to_owned() });
+        } else {
+            self.advance(cx, id, &Event::Withdrawn(reason));
+        }
+    }
+
+    pub(super) fn add_launch(&mut self, id: LaunchId, launch: Launch) {
+        *self.index.kept.entry(id.job.clone()).or_default() += 1;
+        self.index.enter(&id, &launch);
+        self.launches.insert(id, launch);
+    }
+
+    /// Moves a launch along its life. Callers have checked that the event fits; a pair that does not is left
+    /// alone and said, and the launch keeps its status.
+    pub(super) fn advance(&mut self, cx: &mut Context, id: &LaunchId, event: &Event) {
+        let policy = self.policy(id);
+        let Some(launch) = self.launches.get_mut(id) else { return };
+        self.index.leave(id, launch);
+        match launch::next(&launch.status, event, &policy) {
+            Ok(status) => launch.status = status,
+            // An invariant of this crate: it must not carry on wrong.
+            Err(illegal) => unreachable!("launch {id}: {illegal}"),
+        }
+        if launch.status.is_open() {
+            self.index.enter(id, launch);
+        } else {
+            cx.outputs.push(Output::Closed(id.clone()));
+        }
+    }
+
+    pub(super) fn trigger(&mut self, cx: &Context, id: &LaunchId, local: &str, same_key: bool, by: &str) -> Answer {
+        let job = self.jobs.get(&id.job).ok_or_else(|| Refusal::NoJob(id.job.clone()))?;
+        let not_now = |why: &str| Err(Refusal::NotNow { launch: id.clone(), why: why.to_owned() });
+        if id.rerun.is_none() {
+            return not_now("a re-run needs an id of its own; the bare name belongs to the schedule");
+        }
+        if self.launches.get(id).is_some() {
+            return Ok(Reply::Unchanged);
+        }
+        let of_tick = || self.launches.range(bounds(&id.job, id.tick, id.tick));
+        if let Some((open, _)) = of_tick().find(|(_, launch)| launch.status.is_open()) {
+            return not_now(&format!("`{open}` is still open; wait for its verdict"));
+        }
+        if same_key && of_tick().next().is_none() {
+            return not_now("no launch of this tick is kept, so its effects are not known; use new keys");
+        }
+        let launch = Launch {
+            status: Status::Due,
+            origin: Origin::Manual { by: by.to_owned(), same_key },
+            local: local.to_owned(),
+            previous: self.previous_of(id, job),
+            revision: job.revision,
+            decided_at: cx.at,
+            start_by: cx.at.plus_ms(u64::from(job.spec.start_deadline_s) * 1000),
+            attempts: Vec::new(),
+        };
+        self.add_launch(id.clone(), launch);
+        Ok(Reply::Done)
+    }
+
+    /// The tick before, for a re-run: as its scheduled launch had it, else the last one decided before it.
+    pub(super) fn previous_of(&self, id: &LaunchId, job: &Job) -> Option<TickAt> {
+        let scheduled = LaunchId { rerun: None, ..id.clone() };
+        match self.launches.get(&scheduled) {
+            Some(launch) => launch.previous,
+            None => job.last_tick.filter(|last| *last < id.tick),
+        }
+    }
+
+    pub(super) fn intend(&mut self, cx: &mut Context, run: &RunId, node: u64, session: Uuid) -> Answer {
+        let id = &run.launch;
+        let launch = self.launches.get(id).ok_or_else(|| Refusal::NoLaunch(id.clone()))?;
+        let not_now = |why: String| Err(Refusal::NotNow { launch: id.clone(), why });
+        let Some(job) = self.jobs.get(&id.job) else { return Err(Refusal::NoJob(id.job.clone())) };
+        match launch.status {
+            Status::Due => {}
+            Status::AwaitingRetry { at, .. } if at <= cx.at => {}
+            _ => return not_now(format!("it is {:?}", launch.status)),
+        }
+        if run.attempt != launch.attempt() + 1 {
+            return not_now(format!("its next attempt is {}", launch.attempt() + 1));
+        }
+        if !self.is_at_the_front(id) {
+            return not_now("an earlier launch of the job is open".into());
+        }
+        let Some(executor) = self.nodes.get(&node).filter(|n| n.session == session) else {
+            return not_now(format!("node {node} has no session {session}"));
+        };
+        let memory_bytes = job.spec.limits.memory_bytes;
+        let (runs, bytes) = self.reserved(node);
+        if runs >= executor.runs_max || bytes + memory_bytes > executor.memory_bytes_max {
+            return not_now(format!("node {node} has no capacity left"));
+        }
+        let grant = Grant { epoch: self.cluster().map_or(0, |c| c.epoch), index: cx.index };
+        let attempt = Attempt {
+            grant,
+            node,
+            store: executor.store,
+            session,
+            revision: job.revision,
+            memory_bytes,
+            intended_at: cx.at,
+            started_at: None,
+            ended: None,
+        };
+        if let Some(launch) = self.launches.get_mut(id) {
+            launch.attempts.push(attempt);
+        }
+        self.advance(cx, id, &Event::Intended);
+        cx.outputs.push(Output::Dispatch(run.clone()));
+        Ok(Reply::Intended(grant))
+    }
+
+    /// The attempt, if it is the current one and may act.
+    pub(super) fn current(&self, run: &RunId, grant: Grant) -> Result<&Launch, Refusal> {
+        let launch = self.launches.get(&run.launch).ok_or_else(|| Refusal::NoLaunch(run.launch.clone()))?;
+        let fenced = |why: String| Refusal::Fenced { run: run.clone(), why };
+        match launch.live() {
+            Some(_) if launch.attempt() != run.attempt => {
+                Err(fenced(format!("attempt {} has taken its place", launch.attempt())))
+            }
+            Some(attempt) if attempt.grant != grant => Err(fenced(format!(
+                "its grant is {}.{}, this is {}.{}",
+                attempt.grant.epoch, attempt.grant.index, grant.epoch, grant.index
+            ))),
+            Some(_) => Ok(launch),
+            None => Err(fenced(format!("its launch is {:?}", launch.status))),
+        }
+    }
+
+    pub(super) fn start(&mut self, cx: &mut Context, run: &RunId, grant: Grant) -> Answer {
+        let launch = self.current(run, grant)?;
+        if launch.status == Status::Running {
+            return Ok(Reply::Unchanged);
+        }
+        if let Some(attempt) = self.launches.get_mut(&run.launch).and_then(|l| l.attempts.last_mut()) {
+            attempt.started_at = Some(cx.at);
+        }
+        self.advance(cx, &run.launch, &Event::Started);
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn end(
+        &mut self,
+        cx: &mut Context,
+        run: &RunId,
+        grant: Grant,
+        outcome: &Outcome,
+        usage: Usage,
+        results: &[(Uuid, EffectResult)],
+    ) -> Answer {
+        self.current(run, grant)?;
+        self.record(run, results);
+        let event = Event::Ended { outcome: outcome.clone(), attempt: run.attempt, at: cx.at };
+        self.advance(cx, &run.launch, &event);
+        if let Some(attempt) = self.launches.get_mut(&run.launch).and_then(|l| l.attempts.last_mut()) {
+            attempt.ended = Some(Ended { at: cx.at, outcome: outcome.clone(), usage });
+        }
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn expire(&mut self, cx: &mut Context, id: &LaunchId) -> Answer {
+        let launch = self.launches.get(id).ok_or_else(|| Refusal::NoLaunch(id.clone()))?;
+        if launch.status != Status::Due || cx.at <= launch.start_by {
+            let why = format!("it is {:?} and may start until {}", launch.status, launch.start_by);
+            return Err(Refusal::NotNow { launch: id.clone(), why });
+        }
+        self.advance(cx, id, &Event::Withdrawn(SkipReason::StartDeadline));
+        Ok(Reply::Done)
+    }
+}
