@@ -89,6 +89,7 @@ async fn a_body_that_is_no_job_and_a_path_that_is_none_are_problems_not_panics()
         ("/v1/jobs/t/x", "not json", 422),
         ("/v1/jobs/T%00/x", "{}", 422),
         ("/v1/nowhere", "{}", 404),
+        ("/v1/status", "{}", 405),
     ] {
         let response = http.put(format!("{}{path}", f.host.url())).body(body).send().await.unwrap();
         assert_eq!(response.status().as_u16(), status, "{path}");
@@ -96,6 +97,10 @@ async fn a_body_that_is_no_job_and_a_path_that_is_none_are_problems_not_panics()
         let problem: serde_json::Value = response.json().await.unwrap();
         assert!(!problem["detail"].as_str().unwrap().is_empty());
     }
+    f.jobs_are_stored(1).await;
+    let backwards = f.host.cli(&["ticks", "t/job", "--from", "2999-01-01T00:00:00Z"]);
+    assert_eq!(backwards.status.code(), Some(2), "{}", String::from_utf8_lossy(&backwards.stderr));
+    assert_eq!(f.host.cli(&["ticks", "t/nobody"]).status.code(), Some(1));
     assert_eq!(f.trigger("t/job").await["verdict"], "succeeded");
 }
 

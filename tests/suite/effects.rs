@@ -68,6 +68,21 @@ async fn a_skip_job_is_lost_and_nothing_is_sent_again_until_the_operator_says_so
     assert_eq!(f.closed(&launch).await["verdict"], "lost", "the tick's own verdict stays");
 }
 
+/// The run had ended and the ledger did not know: what came back for its effects is not forgotten.
+#[tokio::test]
+async fn a_run_that_ended_unreported_keeps_its_results() {
+    let manifest = job("* * * * * *", "skip", "", TWO_EFFECTS);
+    let mut f = Fixture::start_with(&manifest, Some("run-finished:1")).await;
+    f.until_it_killed_itself().await;
+    f.restart().await;
+    let launch = until("the launch", SOON, async || f.host.ticks("t/job").await?.into_iter().find_map(|t| t.2)).await;
+    let story = f.closed(&launch).await;
+    assert_eq!(story["verdict"], "succeeded", "{story}");
+    let results: Vec<&str> = story["effects"].as_array().unwrap().iter().filter_map(|e| e["result"].as_str()).collect();
+    assert_eq!(results, ["201", "201"]);
+    assert_eq!(arrivals(&f, &launch).len(), 2);
+}
+
 #[tokio::test]
 async fn the_key_goes_out_as_a_quoted_idempotency_key_and_a_safe_request_has_none() {
     let f = Fixture::start(&job("* * * * * *", "skip", "", TWO_EFFECTS)).await;

@@ -136,12 +136,12 @@ impl Executor {
             }
         };
         let RunReport { outcome, usage } = report;
-        row.status = RunStatus::Finished { outcome: outcome.clone(), usage };
+        let results = journal.take_results();
+        row.status = RunStatus::Finished { outcome: outcome.clone(), usage, results: results.clone() };
         self.must(&run, self.table.put_output(&run, &output.text()));
         self.must(&run, self.table.put(&row));
         fault::point("run-finished");
         // The commit of the end syncs the row too: one write-ahead log.
-        let results = journal.take_results();
         let known = self.propose(Command::End { run: run.clone(), grant, outcome, usage, results }).await;
         fault::point("end-committed");
         if known {
@@ -191,7 +191,7 @@ impl Executor {
         }
         let row = self.table.get(run).map_err(|source| ExecutorError { what: "read a row", source })?;
         Ok(match row.map(|row| row.status) {
-            Some(RunStatus::Finished { outcome, usage }) => Answer::Finished { outcome, usage },
+            Some(RunStatus::Finished { outcome, usage, results }) => Answer::Finished { outcome, usage, results },
             Some(RunStatus::Running | RunStatus::Lost) => Answer::Lost,
             Some(RunStatus::Tombstone) => Answer::Never,
             Some(RunStatus::Accepted) | None => {

@@ -4,7 +4,7 @@
 use std::io;
 
 use serde::{Deserialize, Serialize};
-use tickhost_ledger::{Grant, RunId, launch::Outcome, rows::Usage};
+use tickhost_ledger::{Grant, RunId, effect::EffectResult, launch::Outcome, rows::Usage};
 use tickhost_replica::{
     Db,
     db::{OUTPUTS, RUNS},
@@ -40,6 +40,8 @@ pub enum RunStatus {
         outcome: Outcome,
         /// What it used.
         usage: Usage,
+        /// Results of effects that ride with the report.
+        results: Vec<(Uuid, EffectResult)>,
     },
     /// It was running when the process ended.
     Lost,
@@ -124,7 +126,7 @@ impl Table {
     /// Removes the outputs of runs that `keep` does not want.
     pub(crate) fn prune_outputs(&self, keep: impl Fn(&str) -> bool) -> io::Result<usize> {
         let mut removed = 0;
-        for (key, _) in self.db.scan(OUTPUTS, b"")? {
+        for key in self.db.keys(OUTPUTS)? {
             if !std::str::from_utf8(&key).is_ok_and(&keep) {
                 self.db.delete(OUTPUTS, &key)?;
                 removed += 1;

@@ -11,6 +11,7 @@ use tickhost_schedule::{Next, ParseError, Schedule, Tick};
 use crate::{
     State,
     command::{Command, DecidedLaunch, DecidedSkip, Decision},
+    effect::EffectResult,
     ids::{JobName, LaunchId, RunId, Stamp, TickAt},
     launch::{Outcome, SkipReason, Status},
     rows::{Attempt, Job, NextTick, Usage},
@@ -33,6 +34,8 @@ const FRESH_MAX: usize = 100;
 #[derive(Debug, Default)]
 pub struct Conductor {
     schedules: BTreeMap<JobName, (u64, Schedule)>,
+    /// Jobs whose revision cannot be scheduled: said once, and out of the others' way.
+    faulted: BTreeMap<JobName, u64>,
 }
 
 /// The schedule that a stored job names.
@@ -61,7 +64,7 @@ pub fn named(tick: Tick) -> NextTick {
 pub struct Plan {
     /// To be proposed with the stamp `now`, in one entry.
     pub commands: Vec<Command>,
-    /// Jobs that cannot be scheduled, and why. The others go on.
+    /// Jobs that cannot be scheduled, and why: each revision is told once. The others go on.
     pub faults: Vec<(JobName, String)>,
 }
 
@@ -74,6 +77,7 @@ impl Conductor {
             .due()
             .take_while(|(at, _)| at.0 * 1000 <= now.0)
             .map(|(_, job)| job.clone())
+            .filter(|name| !self.is_faulted(state, name))
             .take(DECISIONS_MAX)
             .collect();
         let mut placement = Placement::new(state);
@@ -95,7 +99,10 @@ impl Conductor {
                         plan.commands.extend(placement.place(run, job));
                     }
                 }
-                Err(error) => plan.faults.push((name, error.to_string())),
+                Err(error) => {
+                    self.faulted.insert(name.clone(), job.revision);
+                    plan.faults.push((name, error.to_string()));
+                }
             }
         }
         plan
@@ -104,8 +111,8 @@ impl Conductor {
     fn place_waiting(&self, state: &State, now: Stamp, placement: &mut Placement, plan: &mut Plan) {
         let expired = state.expired(now).take(DECISIONS_MAX);
         plan.commands.extend(expired.map(|id| Command::Expire { launch: id.clone() }));
-        for id in state.waiting().take(DECISIONS_MAX) {
-            if placement.is_full() {
+        for id in state.waiting() {
+            if placement.is_full() || plan.commands.len() >= DECISIONS_MAX {
                 return;
             }
             let (Some(launch), Some(job)) = (state.launch(id), state.job(&id.job)) else { continue };
@@ -121,9 +128,13 @@ impl Conductor {
         }
     }
 
+    fn is_faulted(&self, state: &State, name: &JobName) -> bool {
+        self.faulted.get(name).is_some_and(|revision| state.job(name).is_some_and(|job| job.revision == *revision))
+    }
+
     /// When [`Conductor::plan`] has something to do after `now`, if nothing else happens before.
     pub fn wake_at(&self, state: &State, now: Stamp) -> Option<Stamp> {
-        let next_tick = state.due().next().map(|(at, _)| Stamp(at.0 * 1000));
+        let next_tick = state.due().find(|(_, name)| !self.is_faulted(state, name)).map(|(at, _)| Stamp(at.0 * 1000));
         next_tick.into_iter().chain(state.next_timer(now)).min()
     }
 
@@ -262,6 +273,8 @@ pub enum Answer {
         outcome: Outcome,
         /// What it used.
         usage: Usage,
+        /// Results of effects that the ledger may not have.
+        results: Vec<(uuid::Uuid, EffectResult)>,
     },
     /// No guest instruction ran and none ever will: the executor has synced that it refuses the run.
     Never,
@@ -295,10 +308,11 @@ pub fn unresolved(state: &State, node: u64) -> Vec<RunId> {
 /// A binding "no" counts only from the very store that the intent named: another one never saw the run.
 pub fn resolve(state: &State, run: &RunId, witness: Witness, answer: Answer) -> Option<Command> {
     let attempt: &Attempt = state.launch(&run.launch)?.live()?;
-    let end = |outcome, usage| {
+    let end_with = |outcome, usage, results| {
         let grant = attempt.grant;
-        Some(Command::End { run: run.clone(), grant, outcome, usage, results: Vec::new() })
+        Some(Command::End { run: run.clone(), grant, outcome, usage, results })
     };
+    let end = |outcome, usage| end_with(outcome, usage, Vec::new());
     let Witness { node, store } = witness;
     if attempt.store != store {
         let evidence = format!(
@@ -312,7 +326,7 @@ pub fn resolve(state: &State, run: &RunId, witness: Witness, answer: Answer) -> 
             Some(Command::Start { run: run.clone(), grant: attempt.grant })
         }
         Answer::Running => None,
-        Answer::Finished { outcome, usage } => end(outcome, usage),
+        Answer::Finished { outcome, usage, results } => end_with(outcome, usage, results),
         Answer::Never => {
             let evidence = format!("store {store} of node {node} never started it and refuses it from now on");
             end(Outcome::NeverStarted { evidence }, Usage::default())

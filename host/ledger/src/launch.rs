@@ -181,8 +181,10 @@ pub enum Event {
     Ended {
         /// How.
         outcome: Outcome,
-        /// Which attempt this was, from 1.
-        attempt: u32,
+        /// How many attempts have started, this one included: those that never did count for nothing.
+        started: u32,
+        /// The verdict of the last attempt before it that started.
+        earlier: Option<Verdict>,
         /// When that became known.
         at: Stamp,
     },
@@ -218,8 +220,8 @@ pub fn next(status: &Status, event: &Event, policy: &Policy) -> Result<Status, I
     match (status, event) {
         (Status::Due | Status::AwaitingRetry { .. }, Intended) => Ok(Status::Intended),
         (Status::Intended, Started) => Ok(Status::Running),
-        (Status::Intended | Status::Running, Ended { outcome, attempt, at }) => {
-            Ok(settle(outcome, *attempt, *at, policy))
+        (Status::Intended | Status::Running, Ended { outcome, started, earlier, at }) => {
+            Ok(settle(outcome, *started, *earlier, *at, policy))
         }
         (Status::Due, Withdrawn(reason)) => Ok(Status::Closed(Verdict::Skipped(*reason))),
         (Status::AwaitingRetry { otherwise, .. }, Withdrawn(_)) => Ok(Status::Closed(*otherwise)),
@@ -232,22 +234,36 @@ pub fn next(status: &Status, event: &Event, policy: &Policy) -> Result<Status, I
     }
 }
 
+/// The verdict of a launch whose last started attempt ended so. An attempt that never started has none; it counts as
+/// unknown where somebody asks all the same.
+pub(crate) fn verdict(outcome: &Outcome) -> Verdict {
+    match outcome {
+        Outcome::Succeeded { .. } => Verdict::Succeeded,
+        Outcome::Failed { .. } | Outcome::Trapped { .. } | Outcome::OverLimit { .. } | Outcome::Revoked { .. } => {
+            Verdict::Failed
+        }
+        Outcome::Lost { .. } => Verdict::Lost,
+        Outcome::Unanswered { .. } | Outcome::NeverStarted { .. } => Verdict::Unknown,
+    }
+}
+
 /// With `skip`, another attempt follows only where the first provably never started or itself asked for it;
 /// with `repeat`, also where it trapped, met a limit, or was lost.
-fn settle(outcome: &Outcome, attempt: u32, at: Stamp, policy: &Policy) -> Status {
-    let (verdict, again) = match outcome {
-        Outcome::NeverStarted { .. } => return Status::Due,
-        Outcome::Succeeded { .. } => (Verdict::Succeeded, false),
-        Outcome::Revoked { .. } => (Verdict::Failed, false),
-        Outcome::Failed { retry, .. } => (Verdict::Failed, *retry),
-        Outcome::Trapped { .. } | Outcome::OverLimit { .. } => {
-            (Verdict::Failed, policy.on_unknown == OnUnknown::Repeat && policy.retry.when == RetryWhen::Failed)
+fn settle(outcome: &Outcome, started: u32, earlier: Option<Verdict>, at: Stamp, policy: &Policy) -> Status {
+    let repeat = policy.on_unknown == OnUnknown::Repeat;
+    let again = match outcome {
+        // It stands where it stood before: due, or between two attempts.
+        Outcome::NeverStarted { .. } => {
+            return earlier.map_or(Status::Due, |otherwise| Status::AwaitingRetry { at, otherwise });
         }
-        Outcome::Lost { .. } => (Verdict::Lost, policy.on_unknown == OnUnknown::Repeat),
-        Outcome::Unanswered { .. } => (Verdict::Unknown, policy.on_unknown == OnUnknown::Repeat),
+        Outcome::Succeeded { .. } | Outcome::Revoked { .. } => false,
+        Outcome::Failed { retry, .. } => *retry,
+        Outcome::Trapped { .. } | Outcome::OverLimit { .. } => repeat && policy.retry.when == RetryWhen::Failed,
+        Outcome::Lost { .. } | Outcome::Unanswered { .. } => repeat,
     };
-    if again && attempt < policy.retry.attempts {
-        Status::AwaitingRetry { at: at.plus_ms(policy.retry.wait_ms(attempt)), otherwise: verdict }
+    let verdict = verdict(outcome);
+    if again && started < policy.retry.attempts {
+        Status::AwaitingRetry { at: at.plus_ms(policy.retry.wait_ms(started)), otherwise: verdict }
     } else {
         Status::Closed(verdict)
     }
@@ -264,7 +280,7 @@ mod tests {
     const REPEAT: Policy = Policy { on_unknown: OnUnknown::Repeat, ..SKIP };
 
     fn ended(outcome: Outcome, attempt: u32) -> Event {
-        Event::Ended { outcome, attempt, at: Stamp(1_000) }
+        Event::Ended { outcome, started: attempt, earlier: None, at: Stamp(1_000) }
     }
 
     fn outcomes() -> Vec<Outcome> {
@@ -357,6 +373,17 @@ mod tests {
         let mut seen = 0;
         explore(&Status::Due, false, false, 12, &events, &mut seen);
         assert!(seen > 1_000, "only {seen} histories");
+    }
+
+    /// A second attempt that never started does not make the first one undone.
+    #[test]
+    fn what_never_started_leaves_the_launch_where_it_stood() {
+        let never = Outcome::NeverStarted { evidence: String::new() };
+        let event = Event::Ended { outcome: never, started: 2, earlier: Some(Verdict::Lost), at: Stamp(1_000) };
+        let between = Status::AwaitingRetry { at: Stamp(1_000), otherwise: Verdict::Lost };
+        assert_eq!(next(&Status::Intended, &event, &REPEAT), Ok(between.clone()));
+        let withdrawn = next(&between, &Event::Withdrawn(SkipReason::Deleted), &REPEAT);
+        assert_eq!(withdrawn, Ok(Status::Closed(Verdict::Lost)));
     }
 
     #[test]

@@ -141,7 +141,8 @@ impl State {
         from: TickAt,
         to: TickAt,
     ) -> impl DoubleEndedIterator<Item = (&LaunchId, &Launch)> {
-        self.launches.range(bounds(job, from, to))
+        // An interval that runs backwards holds nothing; the map would panic on it.
+        self.launches.range(bounds(job, from.min(to), to)).filter(move |(id, _)| id.tick >= from)
     }
 
     /// The skipped ranges of a job, oldest first.

@@ -325,7 +325,8 @@ fn what_an_executor_says_after_a_restart_closes_or_repeats() {
         retry: Retry { attempts: 2, backoff_ms: 1, backoff_max_ms: 1, when: RetryWhen::Failed },
         ..spec()
     };
-    let finished = Answer::Finished { outcome: Outcome::Succeeded { message: None }, usage: Usage::default() };
+    let finished =
+        Answer::Finished { outcome: Outcome::Succeeded { message: None }, usage: Usage::default(), results: vec![] };
     for (spec, started, witness, answer, expected) in [
         (spec(), true, witness, Answer::Lost, "Closed(Lost)"),
         (spec(), false, witness, Answer::Lost, "Closed(Lost)"),
@@ -486,10 +487,94 @@ fn old_launches_fold_and_what_went_wrong_stays() {
         };
         host.end(&run, outcome);
     }
-    assert_eq!(host.state.launches(&name(), TickAt(0), TickAt(i64::MAX)).count(), 100);
+    let kept = |host: &Host| host.state.launches(&name(), TickAt(0), TickAt(i64::MAX)).count();
+    assert_eq!(kept(&host), 101, "the newest hundred, and the one that failed");
     assert_eq!(host.verdict(3), "failed");
-    let folded = host.state.folded(&name()).unwrap();
-    assert_eq!((folded.succeeded, folded.other), (50, 0));
+    let folded = host.state.folded(&name()).unwrap().clone();
+    assert_eq!((folded.succeeded, folded.other), (49, 0));
+
+    // A re-run of an old tick is new: it is not folded in the entry that closes it.
+    let again = LaunchId { job: name(), tick: TickAt(1_000_003), rerun: Some(Uuid::from_u128(1)) };
+    let trigger = |launch: &LaunchId, same_key| Command::Trigger {
+        launch: launch.clone(),
+        local: String::new(),
+        same_key,
+        by: "operator".into(),
+    };
+    assert_eq!(host.apply(trigger(&again, true)), Reply::Done);
+    let run = host.plan().remove(0);
+    host.succeed(&run);
+    assert_eq!(host.status(&again), Status::Closed(tickhost_ledger::launch::Verdict::Succeeded));
+
+    // What a folded tick did is not known any more, whatever was done under other keys since.
+    let fresh = LaunchId { job: name(), tick: TickAt(1_000_010), rerun: Some(Uuid::from_u128(2)) };
+    assert_eq!(host.apply(trigger(&fresh, false)), Reply::Done);
+    let run = host.plan().remove(0);
+    host.start(&run);
+    host.end(&run, Outcome::Failed { message: String::new(), retry: false });
+    let same = LaunchId { rerun: Some(Uuid::from_u128(3)), ..fresh };
+    let refused = host.apply(trigger(&same, true));
+    assert!(matches!(refused, Reply::Refused(Refusal::NotNow { .. })), "{refused:?}");
+}
+
+/// A change that was read before a tick was decided does not swallow the tick.
+#[test]
+fn a_change_waits_for_the_ticks_before_it() {
+    let mut host = Host::new(spec());
+    host.now += 1_000;
+    let mut changed = spec();
+    changed.config.insert("edit".into(), "1".into());
+    let (note, by) = (String::new(), String::new());
+    for command in [
+        Command::Pause { job: name(), note, by: by.clone() },
+        Command::DeleteJob { job: name(), from_revision: 1, by: by.clone() },
+        Command::PutJob { job: name(), spec: Box::new(changed), from_revision: 1, next: None, by },
+    ] {
+        let refused = host.apply(command);
+        assert!(matches!(refused, Reply::Refused(Refusal::Stale { .. })), "{refused:?}");
+    }
+    assert_eq!(host.plan().len(), 1, "the tick is decided and launched");
+}
+
+/// A launch that has run once is not skipped because its second attempt never started.
+#[test]
+fn an_attempt_that_never_started_undoes_nothing() {
+    let mut host = Host::new(JobSpec {
+        on_unknown: OnUnknown::Repeat,
+        retry: Retry { attempts: 2, backoff_ms: 0, backoff_max_ms: 0, when: RetryWhen::Failed },
+        start_deadline_s: 1,
+        ..spec()
+    });
+    let first = host.advance_to(1).remove(0);
+    host.start(&first);
+    host.end(&first, Outcome::Lost { evidence: String::new() });
+    for _ in 0..5 {
+        let run = host.plan().remove(0);
+        host.end(&run, Outcome::NeverStarted { evidence: String::new() });
+    }
+    host.now += 60_000;
+    let last = host.plan().into_iter().find(|run| run.launch == first.launch).unwrap();
+    assert_eq!(last.attempt, 7);
+    host.succeed(&last);
+    assert_eq!(host.verdict(1), "succeeded");
+}
+
+#[test]
+fn a_job_that_is_skipped_every_second_costs_one_row() {
+    let mut host = Host::new(spec());
+    let run = host.advance_to(1).remove(0);
+    host.start(&run);
+    for second in 2..=50 {
+        host.advance_to(second);
+    }
+    assert_eq!(host.state.skipped(&name()).count(), 1);
+    assert_eq!(host.verdicts(2..=50), vec!["skipped(overlap)"; 49]);
+    host.end(&run, Outcome::Succeeded { message: None });
+    let run = host.advance_to(51).remove(0);
+    host.start(&run);
+    host.advance_to(52);
+    assert_eq!(host.state.skipped(&name()).count(), 2, "a launch lies between");
+    assert_eq!(host.verdict(51), "Running");
 }
 
 /// What may happen to the host between two plans.

@@ -235,6 +235,15 @@ impl Db {
             .collect()
     }
 
+    /// Every key of a family, without its values.
+    ///
+    /// # Errors
+    /// RocksDB's.
+    pub fn keys(&self, family: &str) -> std::io::Result<Vec<Box<[u8]>>> {
+        let rows = self.rocks.iterator_cf(&self.family(family)?, rocksdb::IteratorMode::Start);
+        rows.map(|row| row.map(|(key, _)| key).map_err(std::io::Error::other)).collect()
+    }
+
     /// Runs `then` once everything written so far is on the disk. `weight` tells how many launches wait for
     /// it, so that bursts share syncs.
     pub fn sync_then(&self, weight: usize, then: impl FnOnce() + Send + 'static) {

@@ -160,6 +160,8 @@ impl RaftLogStorage<Types> for LogStore {
 
     async fn truncate_after(&mut self, last: Option<LogIdOf<Types>>) -> Result<(), io::Error> {
         let keep = last.map_or(0, |id| id.index);
+        // What waits for a sync would raise the floor again afterwards.
+        self.db.sync(1).await;
         // First the promise is taken back: in between, a crash leaves a log above its floor.
         self.db.raise_floor(|floor| floor.last_index = floor.last_index.min(keep), true);
         self.delete(last.map_or(0, |id| id.index + 1), u64::MAX)?;
@@ -170,8 +172,11 @@ impl RaftLogStorage<Types> for LogStore {
     async fn purge(&mut self, log_id: LogIdOf<Types>) -> Result<(), io::Error> {
         // The state that stands for these entries is on disk before they go.
         self.db.sync(1).await;
-        self.db.put(META, PURGED, &Some(log_id))?;
-        self.delete(0, log_id.index + 1)?;
+        let mut batch = WriteBatch::default();
+        let purged = codec::encode(&Some(log_id)).map_err(io::Error::other)?;
+        batch.put_cf(&self.db.family(META)?, PURGED, purged);
+        batch.delete_range_cf(&self.db.family(LOG)?, 0_u64.to_be_bytes(), (log_id.index + 1).to_be_bytes());
+        self.db.write(batch)?;
         self.db.sync(1).await;
         Ok(())
     }

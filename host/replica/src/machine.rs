@@ -156,6 +156,8 @@ impl RaftStateMachine<Types> for Machine {
         let generation = old + 1;
         let mut reader = BufReader::new(File::open(&snapshot.0)?);
         let mut batch = WriteBatch::default();
+        // What an installation that was cut off has left under this number.
+        batch.delete_range_cf(&self.db.family(STATE)?, generation.to_be_bytes(), u64::MAX.to_be_bytes());
         while let Some(key) = read_part(&mut reader)? {
             let value = read_part(&mut reader)?.ok_or_else(|| io::Error::other("snapshot ends after a key"))?;
             batch.put_cf(&self.db.family(STATE)?, row_key(generation, &key), value);

@@ -26,6 +26,8 @@ use crate::{
 /// Bytes that one host call may copy out of the guest: a list of a million pointers to one string must not cost
 /// a terabyte.
 const HOSTCALL_BYTES_MAX: usize = 64 << 20;
+/// Bytes of the text that is shown beside a verdict. Arbitrary.
+const MESSAGE_BYTES_MAX: usize = 4 << 10;
 /// Handles in a run's table: keys, streams, pollables.
 const TABLE_MAX: usize = 200_000;
 /// Bytes of all header fields of one `wasi:http` request.
@@ -124,7 +126,7 @@ impl Sandbox {
             log_bytes: output.total_bytes(),
             ..state.usage
         };
-        RunReport { outcome: outcome(ended, state, &limits, usage.cpu_us), usage }
+        RunReport { outcome: shortened(outcome(ended, state, &limits, usage.cpu_us)), usage }
     }
 
     fn state(&self, request: RunRequest, journal: Arc<dyn Journal>, output: &Output) -> RunState {
@@ -198,6 +200,24 @@ fn outcome(ended: Ended, state: &RunState, limits: &Limits, cpu_us: u64) -> Outc
         Ended::Stopped(message) => Outcome::Revoked { message },
         Ended::Returned(Err(error)) => trapped(&error, state, limits, cpu_us),
     }
+}
+
+/// What a guest says about its end is kept in the ledger, so it is kept short.
+fn shortened(mut outcome: Outcome) -> Outcome {
+    let text = match &mut outcome {
+        Outcome::Succeeded { message } => message.as_mut(),
+        Outcome::Failed { message, .. }
+        | Outcome::Trapped { message }
+        | Outcome::OverLimit { message, .. }
+        | Outcome::Revoked { message } => Some(message),
+        Outcome::NeverStarted { .. } | Outcome::Lost { .. } | Outcome::Unanswered { .. } => None,
+    };
+    if let Some(text) = text.filter(|text| text.len() > MESSAGE_BYTES_MAX) {
+        let dropped = text.len() - MESSAGE_BYTES_MAX;
+        text.truncate(text.floor_char_boundary(MESSAGE_BYTES_MAX));
+        text.push_str(&format!("… {dropped} bytes dropped"));
+    }
+    outcome
 }
 
 fn trapped(error: &wasmtime::Error, state: &RunState, limits: &Limits, cpu_us: u64) -> Outcome {

@@ -151,7 +151,7 @@ impl Host {
     }
 
     /// Stops the host with everything on disk. Gives out no more runs and lets those that are alive end, for up to
-    /// [`DRAIN_MAX`]; what is alive then is lost.
+    /// 20 seconds; what is alive then is lost.
     pub async fn stop(&self) {
         self.draining.store(true, Ordering::Relaxed);
         let drained = tokio::time::timeout(DRAIN_MAX, async {

@@ -8,7 +8,7 @@ use tickhost_ledger::{
     Command, JobName, JobSpec, LaunchId, Refusal, Reply, Stamp, TickAt,
     conductor::{self, Conductor},
     launch::Status,
-    rows::Job,
+    rows::{Job, SkippedRange},
 };
 use tickhost_replica::ProposeError;
 use tickhost_schedule::{ParseError, Schedule};
@@ -146,14 +146,14 @@ impl Host {
             if tick.time() > at.time() {
                 return Err(ChangeError::Invalid(format!("`{tick}` is still to come; it will be launched then")));
             }
-            if tick.0 * 1000 < job.created_at.0 {
+            let launched = LaunchId { job: name.clone(), tick, rerun: None };
+            let is_kept = self.replica.read(|state| state.launch(&launched).is_some());
+            if !is_kept && tick.0 * 1000 < job.created_at.0 {
                 return Err(ChangeError::Invalid(format!(
                     "`{tick}` lies before `{name}` was stored ({}); a schedule has no past before that",
                     job.created_at
                 )));
             }
-            let launched = LaunchId { job: name.clone(), tick, rerun: None };
-            let is_kept = self.replica.read(|state| state.launch(&launched).is_some());
             if !is_kept && !schedule.names(tick.time()) {
                 return Err(ChangeError::Invalid(format!(
                     "`{tick}` is no tick of `{name}` (`{}` in {}); `tickhost ticks {name}` lists them",
@@ -172,38 +172,42 @@ impl Host {
 
     /// A job's ticks in an interval with what became of each, oldest first, at most `count`.
     pub(crate) fn ticks(&self, name: &JobName, from: TickAt, to: TickAt, count: usize) -> Vec<TickView> {
-        self.replica.read(|state| {
-            let mut views: Vec<TickView> = state
-                .launches(name, from, to)
-                .map(|(id, launch)| TickView {
-                    tick: id.tick.to_string(),
-                    local: launch.local.clone(),
-                    verdict: verdict(&launch.status),
-                    launch: Some(id.to_string()),
-                    attempts: launch.attempt(),
-                })
-                .collect();
-            for (start, range) in state.skipped(name) {
-                let end = range.to.unwrap_or_else(|| TickAt(now().0.div_euclid(1000))).min(to);
-                let Ok(schedule) = Schedule::parse(&range.schedule, &range.zone, range.anchor.time()) else {
-                    continue;
-                };
-                let after = start.max(from).time() - chrono::TimeDelta::seconds(1);
-                for tick in schedule.preview(after, Some(end.time()), count).ticks {
-                    views.push(TickView {
-                        tick: TickAt::from(tick.at).to_string(),
-                        local: tick.local.to_rfc3339_opts(SecondsFormat::Secs, false),
-                        verdict: format!("skipped({})", range.reason),
-                        launch: None,
-                        attempts: 0,
-                    });
-                }
+        let (mut views, ranges) = self.replica.read(|state| {
+            let launched = state.launches(name, from, to).map(|(id, launch)| TickView {
+                tick: id.tick.to_string(),
+                local: launch.local.clone(),
+                verdict: verdict(&launch.status),
+                launch: Some(id.to_string()),
+                attempts: launch.attempt(),
+            });
+            let within =
+                |(start, range): &(TickAt, &SkippedRange)| *start <= to && range.to.is_none_or(|end| end >= from);
+            let ranges: Vec<(TickAt, SkippedRange)> =
+                state.skipped(name).filter(within).map(|(start, range)| (start, range.clone())).collect();
+            (launched.collect::<Vec<_>>(), ranges)
+        });
+        // Enumerated here and not under the state's lock: a pause of a year has many ticks.
+        for (start, range) in ranges {
+            let Ok(schedule) = Schedule::parse(&range.schedule, &range.zone, range.anchor.time()) else { continue };
+            let after = start.max(from).time() - chrono::TimeDelta::seconds(1);
+            let mut until = range.to.unwrap_or_else(|| TickAt(now().0.div_euclid(1000))).min(to).time();
+            // The newest first, since those are asked for.
+            for _ in 0..count {
+                let Some(tick) = schedule.last_in(after, until) else { break };
+                until = tick.at - chrono::TimeDelta::seconds(1);
+                views.push(TickView {
+                    tick: TickAt::from(tick.at).to_string(),
+                    local: tick.local.to_rfc3339_opts(SecondsFormat::Secs, false),
+                    verdict: format!("skipped({})", range.reason),
+                    launch: None,
+                    attempts: 0,
+                });
             }
-            views.sort_by(|a, b| (&a.tick, &a.launch).cmp(&(&b.tick, &b.launch)));
-            let surplus = views.len().saturating_sub(count);
-            views.drain(..surplus);
-            views
-        })
+        }
+        views.sort_by(|a, b| (&a.tick, &a.launch).cmp(&(&b.tick, &b.launch)));
+        let surplus = views.len().saturating_sub(count);
+        views.drain(..surplus);
+        views
     }
 }
 

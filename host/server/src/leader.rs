@@ -25,7 +25,6 @@ const PRUNE_EVERY: Duration = Duration::from_secs(600);
 /// Plans and proposes, for as long as the host runs.
 pub(crate) async fn conduct(host: Host) {
     let mut conductor = Conductor::default();
-    let mut faults = Vec::new();
     let leading = host.replica.leading();
     loop {
         // Asked for before the state is read: what changes in between wakes at once.
@@ -33,11 +32,8 @@ pub(crate) async fn conduct(host: Host) {
         if leading.borrow().is_some() {
             let at = now();
             let mut plan = host.replica.read(|state| conductor.plan(state, at));
-            if plan.faults != faults {
-                for (job, why) in &plan.faults {
-                    tracing::error!(%job, why, "a stored job cannot be scheduled; the others go on");
-                }
-                faults = plan.faults;
+            for (job, why) in &plan.faults {
+                tracing::error!(%job, why, "a stored job cannot be scheduled; the others go on");
             }
             if let Some(why) = hold(&host) {
                 let before = plan.commands.len();
@@ -104,7 +100,7 @@ fn dispatch(host: &Host, run: RunId) {
                 std::process::abort();
             }
         }
-        // The job was deleted in the very entry, or right after.
+        // The job was deleted or changed in the very entry, or right after.
         None => {
             let host = host.clone();
             tokio::spawn(async move { give_back(&host, run).await });
@@ -115,7 +111,8 @@ fn dispatch(host: &Host, run: RunId) {
 async fn give_back(host: &Host, run: RunId) {
     let grant = host.replica.read(|state| Some(state.launch(&run.launch)?.live()?.grant));
     let Some(grant) = grant else { return };
-    let outcome = Outcome::Revoked { message: "the job was deleted before the run began".into() };
+    let evidence = "the job was changed or deleted before the run was sent to its executor".into();
+    let outcome = Outcome::NeverStarted { evidence };
     let command = Command::End { run, grant, outcome, usage: Usage::default(), results: Vec::new() };
     if let Err(error) = host.replica.propose_one(now(), command).await {
         tracing::warn!(%error, "close a run that was not dispatched");
@@ -126,7 +123,8 @@ async fn give_back(host: &Host, run: RunId) {
 fn request(state: &State, run: &RunId) -> Option<Dispatch> {
     let launch = state.launch(&run.launch)?;
     let attempt = launch.live().filter(|_| launch.attempt() == run.attempt)?;
-    let spec = &state.job(&run.launch.job)?.spec;
+    // What was reserved is what runs: an edit in between gives the run back.
+    let spec = &state.job(&run.launch.job).filter(|job| job.revision == attempt.revision)?.spec;
     Some(Dispatch {
         grant: attempt.grant,
         request: RunRequest {

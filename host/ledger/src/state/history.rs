@@ -36,18 +36,27 @@ impl State {
         let kept = self.index.kept.get(job).copied().unwrap_or_default();
         let Some(surplus) = kept.checked_sub(HISTORY_LAUNCHES).filter(|n| *n > 0) else { return };
         let now = self.cluster().map_or(Stamp(0), |c| c.time);
-        let too_many = kept > HISTORY_TROUBLE_MAX;
-        let old: Vec<(LaunchId, Verdict)> = self
+        // By when they were decided, not by tick: a re-run of an old tick is new.
+        let mut closed: Vec<(Stamp, LaunchId, Verdict)> = self
             .launches
             .range(bounds(job, TickAt(i64::MIN), TickAt(i64::MAX)))
-            .filter_map(|(id, launch)| {
-                let Status::Closed(verdict) = launch.status else { return None };
-                let expired = launch.decided_at.plus_ms(HISTORY_TROUBLE_MS) < now;
-                (verdict == Verdict::Succeeded || expired || too_many).then(|| (id.clone(), verdict))
+            .filter_map(|(id, launch)| match launch.status {
+                Status::Closed(verdict) => Some((launch.decided_at, id.clone(), verdict)),
+                _ => None,
             })
-            .take(surplus)
             .collect();
-        for (id, verdict) in old {
+        closed.sort();
+        // The newest stay whatever they are; of the older ones those that went wrong stay for a while.
+        closed.truncate(surplus.min(closed.len()));
+        let mut trouble_over = kept.saturating_sub(HISTORY_TROUBLE_MAX);
+        for (decided_at, id, verdict) in closed {
+            let expired = decided_at.plus_ms(HISTORY_TROUBLE_MS) < now;
+            if verdict != Verdict::Succeeded && !expired {
+                if trouble_over == 0 {
+                    continue;
+                }
+                trouble_over -= 1;
+            }
             self.fold(&id, verdict);
         }
     }

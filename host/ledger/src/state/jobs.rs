@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     command::{Refusal, Reply},
-    ids::{JobName, LaunchId, TickAt},
+    ids::{JobName, LaunchId, Stamp, TickAt},
     launch::SkipReason,
     rows::{Grave, Job, NextTick, Pause, SkippedRange},
     spec::JobSpec,
@@ -29,6 +29,9 @@ impl State {
         check_revision(name, stored.map_or(0, |job| job.revision), from_revision)?;
         if stored.is_some_and(|job| job.spec == *spec) {
             return Ok(Reply::Unchanged);
+        }
+        if let Some(job) = stored {
+            check_decided(name, job, cx.at)?;
         }
         let floor = TickAt(cx.at.0.div_euclid(1000));
         let grave = self.graves.get(name);
@@ -58,6 +61,12 @@ impl State {
             },
         };
         self.graves.remove(name);
+        if job.pause.is_some() {
+            // The ticks of the pause are named by the expression that was stored at the time.
+            self.close_open_range(cx, name);
+            let from = TickAt(floor.0 + 1);
+            self.ranges.insert((name.clone(), from), skipped_range(&job, None, SkipReason::Paused));
+        }
         self.set_job(name, job);
         Ok(Reply::Done)
     }
@@ -71,6 +80,7 @@ impl State {
     pub(super) fn delete_job(&mut self, cx: &mut Context, name: &JobName, from_revision: u64) -> Answer {
         let job = self.jobs.get(name).ok_or_else(|| Refusal::NoJob(name.clone()))?;
         check_revision(name, job.revision, from_revision)?;
+        check_decided(name, job, cx.at)?;
         let grave = Grave { cursor: job.cursor, revision: job.revision };
         if job.pause.is_some() {
             self.close_open_range(cx, name);
@@ -91,6 +101,7 @@ impl State {
         if job.pause.is_some() {
             return Err(Refusal::Pause { job: name.clone(), found: "paused already".into() });
         }
+        check_decided(name, job, cx.at)?;
         let pause = Pause { since: cx.at, note: note.to_owned(), by: by.to_owned() };
         // The tick of this very second is decided: it came before the pause.
         let from = TickAt(cx.at.0.div_euclid(1000) + 1);
@@ -135,6 +146,18 @@ pub(super) fn check_revision(job: &JobName, found: u64, expected: u64) -> Result
         found: format!("revision {found}"),
         expected: format!("revision {expected}"),
     })
+}
+
+/// A change must not swallow a tick: what is due at its stamp is decided before it, under the old revision.
+fn check_decided(name: &JobName, job: &Job, at: Stamp) -> Result<(), Refusal> {
+    match &job.next {
+        Some(next) if next.at.0 * 1000 <= at.0 => Err(Refusal::Stale {
+            what: format!("job {name}"),
+            found: format!("its tick {} is not decided", next.at),
+            expected: "every tick up to now decided".into(),
+        }),
+        _ => Ok(()),
+    }
 }
 
 pub(super) fn skipped_range(job: &Job, to: Option<TickAt>, reason: SkipReason) -> SkippedRange {

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     command::{Decision, Output, Refusal, Reply},
     effect::EffectResult,
-    ids::{Grant, LaunchId, RunId, Stamp, TickAt},
+    ids::{Grant, JobName, LaunchId, RunId, Stamp, TickAt},
     launch::{self, Event, Outcome, SkipReason, Status},
     rows::{Attempt, Ended, Job, Launch, Origin, Usage},
     spec::Overlap,
@@ -31,8 +31,7 @@ impl State {
         }
         let job = job.clone();
         if let Some(skip) = &decision.skipped {
-            let range = skipped_range(&job, Some(skip.to), skip.reason);
-            self.ranges.insert((name.clone(), skip.from), range);
+            self.skip(name, &job, (skip.from, skip.to), job.last_tick, skip.reason);
         }
         for decided in &decision.launches {
             let id = LaunchId { job: name.clone(), tick: decided.tick.at, rerun: None };
@@ -41,8 +40,8 @@ impl State {
                 continue;
             }
             if !self.make_room(cx, &job, &id, decided.caught_up) {
-                let range = skipped_range(&job, Some(decided.tick.at), SkipReason::Overlap);
-                self.ranges.insert((name.clone(), decided.tick.at), range);
+                let tick = decided.tick.at;
+                self.skip(name, &job, (tick, tick), decided.previous, SkipReason::Overlap);
                 continue;
             }
             let deadline = Stamp(decided.tick.at.0 * 1000).plus_ms(u64::from(job.spec.start_deadline_s) * 1000);
@@ -66,6 +65,31 @@ impl State {
         };
         self.set_job(name, job);
         Ok(Reply::Done)
+    }
+
+    /// Notes ticks that are not launched. A range that ends at the tick just before grows instead: a job that is skipped
+    /// every second must not cost a row a second.
+    fn skip(
+        &mut self,
+        name: &JobName,
+        job: &Job,
+        (from, to): (TickAt, TickAt),
+        previous: Option<TickAt>,
+        reason: SkipReason,
+    ) {
+        let before = (name.clone(), TickAt(i64::MIN))..(name.clone(), from);
+        let last = self.ranges.range(before).next_back().map(|(key, range)| (key.clone(), range));
+        let grows = last.filter(|(_, range)| {
+            range.reason == reason && range.revision == job.revision && range.to.is_some() && range.to == previous
+        });
+        match grows.map(|(key, _)| key) {
+            Some(key) => {
+                if let Some(range) = self.ranges.get_mut(&key) {
+                    range.to = Some(to);
+                }
+            }
+            None => self.ranges.insert((name.clone(), from), skipped_range(job, Some(to), reason)),
+        }
     }
 
     /// The overlap rule for a new tick. False where the newcomer is skipped.
@@ -136,8 +160,15 @@ impl State {
         if let Some((open, _)) = of_tick().find(|(_, launch)| launch.status.is_open()) {
             return not_now(&format!("`{open}` is still open; wait for its verdict"));
         }
-        if same_key && of_tick().next().is_none() {
-            return not_now("no launch of this tick is kept, so its effects are not known; use new keys");
+        if job.next.as_ref().is_some_and(|next| next.at <= id.tick) {
+            return not_now("the schedule is about to decide that tick; ask again in a moment");
+        }
+        // The journal lives as long as a launch that used its keys; a re-run under keys of its own did not.
+        let has_journal = |(id, launch): (&LaunchId, &Launch)| {
+            id.rerun.is_none() || matches!(launch.origin, Origin::Manual { same_key: true, .. })
+        };
+        if same_key && !of_tick().any(has_journal) {
+            return not_now("no launch under its keys is kept, so what it did is not known; use new keys");
         }
         let launch = Launch {
             status: Status::Due,
@@ -168,7 +199,7 @@ impl State {
         let not_now = |why: String| Err(Refusal::NotNow { launch: id.clone(), why });
         let Some(job) = self.jobs.get(&id.job) else { return Err(Refusal::NoJob(id.job.clone())) };
         match launch.status {
-            Status::Due => {}
+            Status::Due if cx.at <= launch.start_by => {}
             Status::AwaitingRetry { at, .. } if at <= cx.at => {}
             _ => return not_now(format!("it is {:?}", launch.status)),
         }
@@ -246,12 +277,32 @@ impl State {
     ) -> Answer {
         self.current(run, grant)?;
         self.record(run, results);
-        let event = Event::Ended { outcome: outcome.clone(), attempt: run.attempt, at: cx.at };
+        let event = self.ended(run, outcome, cx.at);
         self.advance(cx, &run.launch, &event);
+        let is_open = self.launches.get(&run.launch).is_some_and(|launch| launch.status.is_open());
+        if is_open && self.jobs.get(&run.launch.job).is_none() {
+            self.advance(cx, &run.launch, &Event::Withdrawn(SkipReason::Deleted));
+        }
         if let Some(attempt) = self.launches.get_mut(&run.launch).and_then(|l| l.attempts.last_mut()) {
             attempt.ended = Some(Ended { at: cx.at, outcome: outcome.clone(), usage });
         }
         Ok(Reply::Done)
+    }
+
+    /// The end of a run, seen with the attempts before it: those that never started count for nothing.
+    fn ended(&self, run: &RunId, outcome: &Outcome, at: Stamp) -> Event {
+        let attempts = self.launches.get(&run.launch).map_or(&[][..], |launch| &launch.attempts);
+        let earlier: Vec<&Outcome> = attempts
+            .iter()
+            .filter_map(|attempt| attempt.ended.as_ref().map(|ended| &ended.outcome))
+            .filter(|outcome| !matches!(outcome, Outcome::NeverStarted { .. }))
+            .collect();
+        Event::Ended {
+            outcome: outcome.clone(),
+            started: u32::try_from(earlier.len()).unwrap_or(u32::MAX).saturating_add(1),
+            earlier: earlier.last().map(|outcome| launch::verdict(outcome)),
+            at,
+        }
     }
 
     pub(super) fn expire(&mut self, cx: &mut Context, id: &LaunchId) -> Answer {

@@ -22,6 +22,12 @@ use crate::{
 /// A connection that is not made by then counts as not made. Arbitrary.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Bytes of a URL: it is kept with the effect. What most servers take.
+const URL_BYTES_MAX: usize = 8 << 10;
+
+/// Bytes of a response's headers that the journal keeps. Arbitrary.
+const JOURNAL_HEADER_BYTES: usize = 8 << 10;
+
 /// What the host itself says about a request's framing and destination, and the key's own header.
 const HOSTS_OWN_HEADERS: [&str; 9] = [
     "connection",
@@ -39,13 +45,21 @@ const HOSTS_OWN_HEADERS: [&str; 9] = [
 pub(crate) fn client() -> reqwest::Result<reqwest::Client> {
     // A second installation is no fault: the first one is the same provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    reqwest::Client::builder()
-        .redirect(reqwest::redirect::Policy::none())
-        .no_proxy()
-        .referer(false)
-        .connect_timeout(CONNECT_TIMEOUT)
-        .user_agent(concat!("tickhost/", env!("CARGO_PKG_VERSION")))
-        .build()
+    let builder = || {
+        reqwest::Client::builder()
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .referer(false)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .user_agent(concat!("tickhost/", env!("CARGO_PKG_VERSION")))
+    };
+    builder().build().or_else(|error| {
+        tracing::warn!(
+            %error,
+            "this machine has no CA certificates, so no https destination will be trusted; apt-get install ca-certificates"
+        );
+        builder().tls_certs_only(std::iter::empty()).build()
+    })
 }
 
 /// A destination that a job may send to: `scheme://host[:port]`.
@@ -138,6 +152,9 @@ impl RunState {
         let is_safe = [Method::GET, Method::HEAD, Method::OPTIONS].contains(&method);
         if safe && !is_safe {
             return Err(invalid(format!("`read` sends GET, HEAD and OPTIONS; `{method}` needs `send` and a key")));
+        }
+        if r.url.len() > URL_BYTES_MAX {
+            return Err(invalid(format!("a URL of {} bytes; at most {URL_BYTES_MAX}", r.url.len())));
         }
         let url = Url::parse(&r.url).map_err(|e| invalid(format!("`{}` is no URL: {e}", r.url)))?;
         self.check_destination(&url)?;
@@ -265,7 +282,7 @@ impl Exchange {
         let answer = |status: &u16, headers: &Vec<_>, body: Option<&Vec<u8>>| {
             EffectResult::Http(HttpAnswer {
                 status: *status,
-                headers: headers.clone(),
+                headers: kept_headers(headers),
                 body: body.filter(|b| b.len() <= JOURNAL_BODY_BYTES).map(|b| ByteBuf(b.clone())),
                 body_digest: Digest::of(body.map_or(&[], Vec::as_slice)),
             })
@@ -279,6 +296,16 @@ impl Exchange {
             Self::NotSent { message } => EffectResult::NotSent { message: message.clone() },
         }
     }
+}
+
+/// The first headers, as many as are kept.
+fn kept_headers(headers: &[(String, String)]) -> Vec<(String, String)> {
+    let mut bytes = 0;
+    let fits = headers.iter().take_while(|(name, value)| {
+        bytes += name.len() + value.len();
+        bytes <= JOURNAL_HEADER_BYTES
+    });
+    fits.cloned().collect()
 }
 
 /// The whole chain of causes: the first of them alone says too little.

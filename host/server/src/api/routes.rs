@@ -212,6 +212,11 @@ async fn ticks(
     }
     let from = instant(query.from, 0)?;
     let to = instant(query.to, now().0.div_euclid(1_000))?;
+    if from > to {
+        return Err(Problem::invalid(format!(
+            "`from` is {from}, later than `to`, which is {to}; nothing lies between"
+        )));
+    }
     let ticks = host.ticks(&name, from, to, query.count.unwrap_or(100).min(TICKS_MAX));
     let folded = host.replica.read(|state| state.folded(&name).cloned());
     Ok(Json(json!({ "job": name.to_string(), "ticks": ticks, "folded": folded })))
