@@ -11,7 +11,6 @@ mod journal;
 mod table;
 
 pub use executor::{Dispatch, Executor, ExecutorError};
-pub use table::{RunRow, RunStatus};
 
 /// The clock, read here and passed on.
 pub fn now() -> tickhost_ledger::Stamp {

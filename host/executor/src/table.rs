@@ -17,19 +17,19 @@ const STORE: &[u8] = b"\0store";
 
 /// A run as the executor knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RunRow {
+pub(crate) struct RunRow {
     /// The run.
-    pub run: RunId,
+    pub(crate) run: RunId,
     /// Its right to act; absent on a tombstone for a run that never arrived.
-    pub grant: Option<Grant>,
+    pub(crate) grant: Option<Grant>,
     /// Where it stands.
-    pub status: RunStatus,
+    pub(crate) status: RunStatus,
 }
 
 /// Where a run stands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum RunStatus {
+pub(crate) enum RunStatus {
     /// It is here; no guest instruction has run.
     Accepted,
     /// The first guest instruction may have run.

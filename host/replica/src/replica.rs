@@ -68,8 +68,6 @@ pub struct RaftStatus {
     pub applied_index: Option<u64>,
     /// The index of the last snapshot.
     pub snapshot_index: Option<u64>,
-    /// The voters.
-    pub voters: Vec<u64>,
 }
 
 /// A node's part in the group. Clones share it.
@@ -196,7 +194,6 @@ impl Replica {
             last_index: metrics.last_log_index,
             applied_index: index(&metrics.last_applied),
             snapshot_index: index(&metrics.snapshot),
-            voters: metrics.membership_config.voter_ids().collect(),
         }
     }
 
