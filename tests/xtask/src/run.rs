@@ -77,8 +77,10 @@ pub(crate) struct Cargo {
 
 impl Cargo {
     pub(crate) fn new() -> Result<Self, Failed> {
-        let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let root = manifest.ancestors().nth(2).ok_or_else(|| Failed("find the checkout".into()))?.to_owned();
+        // As cargo says it now: the binary may have been built from another checkout with the same target folder.
+        let manifest = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+        let root =
+            Path::new(&manifest).ancestors().nth(2).ok_or_else(|| Failed("find the checkout".into()))?.to_owned();
         let target = match env::var_os("TICKHOST_TARGET").or_else(|| env::var_os("CARGO_TARGET_DIR")) {
             Some(target) => PathBuf::from(target),
             None => {
