@@ -123,7 +123,7 @@ impl Inner {
     fn write(&mut self, stream: Stream, mut bytes: &[u8]) {
         self.total_bytes += bytes.len() as u64;
         let slot = usize::from(stream == Stream::Stderr);
-        while let Some(&first) = bytes.first() {
+        while !bytes.is_empty() {
             let room = LINE_BYTES_MAX - self.partial[slot].len();
             let end = bytes.iter().take(room).position(|b| *b == b'\n');
             let take = end.unwrap_or(room.min(bytes.len()));
@@ -136,7 +136,6 @@ impl Inner {
                 let line = std::mem::take(&mut self.partial[slot]);
                 self.keep(stream, &String::from_utf8_lossy(&line));
             }
-            let _ = first;
         }
     }
 
