@@ -115,6 +115,22 @@ async fn a_destination_that_is_not_allowed_is_denied_with_the_line_to_add() {
     assert!(message.contains("add `allow = [\"http://localhost:1\"]` to [job.job]"), "{message}");
 }
 
+/// What is linked and not offered says by name in the run's output what to call instead.
+#[tokio::test]
+async fn sockets_are_refused_by_name() {
+    let f = Fixture::start(&job(NEVER_NOW, "skip", "", "do = \"sockets\"")).await;
+    let story = f.trigger("t/job").await;
+    let (kind, value) = outcome(&story);
+    assert_eq!(kind, "succeeded", "{value}");
+    assert_eq!(value["message"].as_str().unwrap().matches("access-denied").count(), 3, "{value}");
+    let launch = story["launch"].as_str().unwrap();
+    let logs = String::from_utf8(f.host.cli(&["logs", launch]).stdout).unwrap();
+    for what in ["a TCP socket", "a UDP socket", "a lookup of `db.example.com`"] {
+        let line = format!("WARN refused {what} (wasi:sockets)");
+        assert!(logs.contains(&line) && logs.contains("call tickhost:job/http instead"), "{logs}");
+    }
+}
+
 /// Deleting a job whose guest spins returns at once, and the run is closed.
 #[tokio::test]
 async fn deleting_a_job_stops_its_run() {

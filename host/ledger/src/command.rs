@@ -149,6 +149,9 @@ pub enum Command {
     Expire {
         /// The launch.
         launch: LaunchId,
+        /// It was held back by the clock's guard.
+        #[serde(default)]
+        clock: bool,
     },
     /// A run is about to send something.
     IntendEffect {

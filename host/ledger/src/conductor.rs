@@ -10,6 +10,7 @@ use tickhost_schedule::{Next, ParseError, Schedule, Tick};
 
 use crate::{
     State,
+    clock::HeldBack,
     command::{Command, DecidedLaunch, DecidedSkip, Decision},
     effect::EffectResult,
     ids::{JobName, LaunchId, RunId, Stamp, TickAt},
@@ -36,6 +37,8 @@ pub struct Conductor {
     schedules: BTreeMap<JobName, (u64, Schedule)>,
     /// Jobs whose revision cannot be scheduled: said once, and out of the others' way.
     faulted: BTreeMap<JobName, u64>,
+    /// A time in which the clock was not believed: what expired in it says so.
+    pub held_back: Option<HeldBack>,
 }
 
 /// The schedule that a stored job names.
@@ -110,22 +113,28 @@ impl Conductor {
 
     fn place_waiting(&self, state: &State, now: Stamp, placement: &mut Placement, plan: &mut Plan) {
         let expired = state.expired(now).take(DECISIONS_MAX);
-        plan.commands.extend(expired.map(|id| Command::Expire { launch: id.clone() }));
+        plan.commands.extend(
+            expired.map(|(start_by, id)| Command::Expire { launch: id.clone(), clock: self.was_held_back(start_by) }),
+        );
         for id in state.waiting() {
             if placement.is_full() || plan.commands.len() >= DECISIONS_MAX {
                 return;
             }
             let (Some(launch), Some(job)) = (state.launch(id), state.job(&id.job)) else { continue };
             let is_ready = match launch.status {
-                Status::Due => now <= launch.start_by,
+                Status::Due => true,
                 Status::AwaitingRetry { at, .. } => at <= now,
                 _ => false,
-            };
+            } && now <= launch.start_by;
             if is_ready && state.is_at_the_front(id) {
                 let run = RunId { launch: id.clone(), attempt: launch.attempt() + 1 };
                 plan.commands.extend(placement.place(run, job));
             }
         }
+    }
+
+    fn was_held_back(&self, at: Stamp) -> bool {
+        self.held_back.is_some_and(|held| held.covers(at))
     }
 
     fn is_faulted(&self, state: &State, name: &JobName) -> bool {
@@ -152,7 +161,11 @@ impl Conductor {
     fn decide(&mut self, name: &JobName, job: &Job, now: Stamp) -> Result<Decision, ParseError> {
         let schedule = self.schedule(name, job)?;
         let awaited = job.next.as_ref().map_or(job.cursor, |next| next.at);
-        Ok(decide(name, job, schedule, awaited, now.time()))
+        let mut decision = decide(name, job, schedule, awaited, now.time());
+        if let Some(skipped) = decision.skipped.as_mut().filter(|s| self.was_held_back(Stamp(s.to.0 * 1000))) {
+            skipped.reason = SkipReason::Clock;
+        }
+        Ok(decision)
     }
 
     fn schedule(&mut self, name: &JobName, job: &Job) -> Result<&Schedule, ParseError> {

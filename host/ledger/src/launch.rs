@@ -84,6 +84,8 @@ pub enum SkipReason {
     Paused,
     /// No run could begin within the start deadline.
     StartDeadline,
+    /// The host's clock had stepped ahead and was not believed yet.
+    Clock,
     /// It was missed, and the catch-up policy leaves it out.
     CatchUp,
     /// The job was deleted before it could begin.
@@ -96,6 +98,7 @@ impl std::fmt::Display for SkipReason {
             Self::Overlap => "overlap",
             Self::Paused => "paused",
             Self::StartDeadline => "start-deadline",
+            Self::Clock => "clock",
             Self::CatchUp => "catch-up",
             Self::Deleted => "deleted",
         })

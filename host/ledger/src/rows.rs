@@ -102,7 +102,7 @@ pub struct Launch {
     pub revision: u64,
     /// When it was decided.
     pub decided_at: Stamp,
-    /// No first attempt begins after this.
+    /// The attempt that it waits for begins no later.
     pub start_by: Stamp,
     /// Its attempts, oldest first.
     pub attempts: Vec<Attempt>,

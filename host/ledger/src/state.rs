@@ -18,7 +18,7 @@ use crate::{
     effect::{Effect, EffectId},
     ids::{Digest, JobName, LaunchId, Stamp, TickAt},
     key::KeySource,
-    launch::{Policy, Status},
+    launch::Policy,
     rows::{Cluster, Component, Folded, Grave, Job, KvValue, Launch, Node, Origin, SkippedRange},
     spec::Overlap,
     table::{RowChange, Table},
@@ -172,10 +172,13 @@ impl State {
         self.index.waiting.iter().map(|(_, id)| id)
     }
 
-    /// Launches that wait and are past their start deadline at that instant.
-    pub fn expired(&self, now: Stamp) -> impl Iterator<Item = &LaunchId> {
-        let past = self.index.timers.iter().take_while(move |(at, _)| *at <= now).map(|(_, id)| id);
-        past.filter(|id| self.launches.get(id).is_some_and(|launch| launch.status == Status::Due))
+    /// Launches that wait and are past their start deadline at that instant, and when that was.
+    pub fn expired(&self, now: Stamp) -> impl Iterator<Item = (Stamp, &LaunchId)> {
+        let past = self.index.timers.iter().take_while(move |(at, _)| *at <= now);
+        past.filter_map(move |(_, id)| {
+            let start_by = self.launches.get(id)?.start_by;
+            (start_by < now).then_some((start_by, id))
+        })
     }
 
     /// The first instant after that one at which a waiting launch needs something.

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use tickhost_ledger::{
     Command, Digest, Entry, Grant, JobName, JobSpec, LaunchId, Output, Refusal, Reply, RunId, Stamp, State, TickAt,
+    clock::ClockGuard,
     command::{KvChange, Stamped},
     conductor::{self, Answer, Conductor, Witness},
     effect::{ByteBuf, EffectAnswer, EffectResult},
@@ -281,6 +282,52 @@ fn a_full_host_makes_launches_wait_until_their_start_deadline() {
     assert_eq!(host.verdict(6), "skipped(start-deadline)");
 }
 
+/// An attempt for which there is never room is given up at the deadline, with the verdict of the ones before.
+#[test]
+fn a_retry_waits_until_its_start_deadline() {
+    let retry = Retry { attempts: 2, backoff_ms: 2_000, backoff_max_ms: 2_000, when: RetryWhen::Failed };
+    let mut host = Host::new(JobSpec {
+        on_unknown: OnUnknown::Repeat,
+        overlap: Overlap::Allow,
+        start_deadline_s: 3,
+        retry,
+        ..spec()
+    });
+    let first = host.advance_to(1).remove(0);
+    host.start(&first);
+    let others: Vec<RunId> = (2..=4).flat_map(|second| host.advance_to(second)).collect();
+    assert_eq!(others.len(), 3, "the host has room for four");
+    host.end(&first, Outcome::Lost { evidence: String::new() });
+    assert_eq!(host.advance_to(5).len(), 1, "another tick takes the place, one second before the retry");
+    assert!(host.advance_to(9).is_empty());
+    assert!(host.verdict(1).starts_with("AwaitingRetry"), "{}", host.verdict(1));
+    host.advance_to(10);
+    assert_eq!(host.verdict(1), "lost");
+}
+
+/// The clock stepped ahead: what expired while it was not believed says so.
+#[test]
+fn what_the_clocks_guard_held_back_says_so() {
+    let mut host =
+        Host::new(JobSpec { overlap: Overlap::Allow, start_deadline_s: 3, catch_up: CatchUp::None, ..spec() });
+    let runs: Vec<RunId> = (1..=5).flat_map(|second| host.advance_to(second)).collect();
+    assert_eq!(runs.len(), 4, "the fifth is due and waits");
+    let mut guard = ClockGuard::default();
+    assert_eq!(guard.look(Stamp(host.now), 0), None);
+    let from = host.now + 3_000;
+    assert!(guard.look(Stamp(from), 500).is_some());
+    host.now = from + 60_000;
+    assert_eq!(guard.look(Stamp(host.now), 60_500), None);
+    host.conductor.held_back = guard.held_back();
+    host.plan();
+    assert_eq!(host.verdict(5), "skipped(clock)", "it waited and expired");
+    assert_eq!(host.verdict(30), "skipped(clock)", "it was never decided");
+    host.advance_to(75);
+    host.now += 20_000;
+    host.plan();
+    assert_eq!(host.verdict(80), "skipped(catch-up)");
+}
+
 /// A pause's ticks are skipped, named so, and not made up.
 #[test]
 fn a_pause_is_one_range_and_is_not_made_up() {
@@ -542,7 +589,6 @@ fn an_attempt_that_never_started_undoes_nothing() {
     let mut host = Host::new(JobSpec {
         on_unknown: OnUnknown::Repeat,
         retry: Retry { attempts: 2, backoff_ms: 0, backoff_max_ms: 0, when: RetryWhen::Failed },
-        start_deadline_s: 1,
         ..spec()
     });
     let first = host.advance_to(1).remove(0);

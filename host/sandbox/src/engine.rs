@@ -125,6 +125,7 @@ fn config(runs_max: u32, memory_bytes_max: u64) -> Config {
 fn linker(engine: &Engine) -> wasmtime::Result<Linker<RunState>> {
     let mut linker = Linker::new(engine);
     wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
+    capability::wasi::refuse_sockets(&mut linker)?;
     wasmtime_wasi_http::p2::add_only_http_to_linker_async(&mut linker)?;
     Job::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)?;
     Ok(linker)

@@ -3,14 +3,18 @@
 use std::{
     path::PathBuf,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
-use tickhost_executor::{Executor, ExecutorError, now};
-use tickhost_ledger::{Command, Reply, conductor};
+use tickhost_executor::{Executor, ExecutorError, now, since_boot_ms};
+use tickhost_ledger::{
+    Command, Reply,
+    clock::{ClockGuard, HeldBack},
+    conductor,
+};
 use tickhost_replica::{OpenError, ProposeError, Replica};
 use tickhost_sandbox::{Sandbox, SandboxError};
 use tokio::sync::Notify;
@@ -64,6 +68,8 @@ pub struct Host {
     pub settings: Arc<Settings>,
     /// Wakes the conductor.
     pub(crate) wake: Arc<Notify>,
+    /// Whether the clock is believed.
+    pub(crate) clock: Arc<Mutex<ClockGuard>>,
     /// No run is given out any more.
     pub(crate) draining: Arc<AtomicBool>,
 }
@@ -79,8 +85,15 @@ impl Host {
         let sandbox = Sandbox::new(&settings.data, settings.runs_max, settings.memory_max_mib << 20)?;
         let executor = Executor::open(replica.clone(), sandbox.clone(), guest_threads()?).await?;
         let settings = Arc::new(settings);
-        let host =
-            Self { replica, executor, sandbox, settings, wake: Arc::new(Notify::new()), draining: Arc::default() };
+        let host = Self {
+            replica,
+            executor,
+            sandbox,
+            settings,
+            wake: Arc::new(Notify::new()),
+            clock: Arc::default(),
+            draining: Arc::default(),
+        };
         host.register().await?;
         host.settle().await?;
         tokio::spawn(leader::act(host.clone(), outputs));
@@ -148,6 +161,28 @@ impl Host {
             ));
         }
         Ok(())
+    }
+
+    /// Whether the clock is believed, at this instant.
+    ///
+    /// # Errors
+    /// A sentence for the one who asked, while it is not.
+    pub fn check_clock(&self) -> Result<(), String> {
+        let mut guard = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        match guard.look(now(), since_boot_ms()) {
+            None => Ok(()),
+            Some(hold) => Err(format!(
+                "the wall clock stepped ahead by {:.1} s; nothing is decided, launched or changed until it is set back, \
+                 or believed in {} s",
+                hold.ahead_ms as f64 / 1_000.0,
+                hold.left_ms / 1_000
+            )),
+        }
+    }
+
+    /// The last time for which everything was held before the clock was believed.
+    pub(crate) fn held_back(&self) -> Option<HeldBack> {
+        self.clock.lock().unwrap_or_else(PoisonError::into_inner).held_back()
     }
 
     /// Stops the host with everything on disk. Gives out no more runs and lets those that are alive end, for up to

@@ -30,6 +30,8 @@ pub(crate) enum ChangeError {
     Invalid(String),
     #[error("{0}")]
     Full(String),
+    #[error("{0}")]
+    Held(String),
     #[error(transparent)]
     Ledger(#[from] ProposeError),
 }
@@ -52,6 +54,7 @@ impl Host {
         let mut tried = 0;
         loop {
             tried += 1;
+            self.check_clock().map_err(ChangeError::Held)?;
             let at = now();
             let job = self.replica.read(|state| state.job(name).cloned());
             let mut commands = Vec::new();
@@ -137,6 +140,7 @@ impl Host {
         id: Uuid,
         by: &str,
     ) -> Result<LaunchId, ChangeError> {
+        self.check_clock().map_err(ChangeError::Held)?;
         let at = now();
         let job = self.replica.read(|state| state.job(name).cloned());
         let job = job.ok_or_else(|| Refusal::NoJob(name.clone()))?;

@@ -2,7 +2,7 @@
 //! with its line and column.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ops::{Range, RangeInclusive},
     path::{Path, PathBuf},
 };
@@ -116,10 +116,19 @@ impl Diagnostic for Shown<'_> {
 pub fn parse(path: &Path, text: &str) -> Result<Manifest, Refused> {
     let mut reader = Reader { text, problems: Vec::new() };
     let mut manifest = Manifest { jobs: Vec::new(), warnings: Vec::new() };
-    match DeTable::parse(text) {
-        Ok(table) => reader.manifest(&table, &mut manifest),
-        Err(error) => reader.problem(error.span().unwrap_or(0..0), error.message(), None),
+    let (table, errors) = DeTable::parse_recoverable(text);
+    for error in &errors {
+        reader.problem(error.span().unwrap_or(0..0), error.message(), None);
     }
+    let broken: BTreeSet<usize> = reader.problems.iter().map(|problem| problem.line).collect();
+    reader.manifest(&table, &mut manifest);
+    // What the parser made of a broken line is a guess; its syntax is what is wrong with it.
+    let syntax = errors.len();
+    let mut index = 0;
+    reader.problems.retain(|problem| {
+        index += 1;
+        index <= syntax || !broken.contains(&problem.line)
+    });
     if reader.problems.is_empty() {
         return Ok(manifest);
     }
@@ -639,8 +648,11 @@ retry = { attempts = 0 }
     }
 
     #[test]
-    fn broken_toml_is_one_problem_and_any_text_is_safe() {
+    fn broken_toml_hides_nothing_else_and_any_text_is_safe() {
         assert_eq!(problems("namespace = \"a\"\n[job.x\n").len(), 1);
+        let text = GOOD.replace("\"0 2 1 * *\"", "0 2 1 * *").replace("\"repeat\"", "\"maybe\"");
+        let found = problems(&text);
+        assert_eq!(found.iter().map(|p| p.0).collect::<Vec<_>>(), [6, 16], "{found:?}");
         for end in 0..GOOD.len() {
             if let Some(text) = GOOD.get(..end) {
                 let _ = parse(Path::new("t"), text);

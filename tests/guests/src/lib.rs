@@ -19,6 +19,7 @@ fn run(tick: &Tick) -> Outcome<String> {
             std::thread::sleep(Duration::from_millis(number("ms")?));
             Ok("awake".into())
         }
+        "sockets" => Ok(sockets()),
         "fail" => fail(),
         other => Err(Failure::new(format!("the config `do = {other}` is none that is known"))),
     }
@@ -100,6 +101,18 @@ fn chatty() -> Outcome<String> {
     err.write_all(b"partial")?;
     err.flush()?;
     Ok("said".into())
+}
+
+/// Every way to the network that WASI has beside HTTP.
+fn sockets() -> String {
+    use wasip2::sockets::{
+        instance_network::instance_network, ip_name_lookup::resolve_addresses, network::IpAddressFamily,
+        tcp_create_socket::create_tcp_socket, udp_create_socket::create_udp_socket,
+    };
+    let tcp = create_tcp_socket(IpAddressFamily::Ipv4).err();
+    let udp = create_udp_socket(IpAddressFamily::Ipv6).err();
+    let lookup = resolve_addresses(&instance_network(), "db.example.com").err();
+    format!("{tcp:?} {udp:?} {lookup:?}")
 }
 
 fn fail() -> Outcome<String> {

@@ -17,8 +17,8 @@ pub(super) struct Index {
     pub(super) open: BTreeMap<JobName, BTreeSet<LaunchId>>,
     /// Open launches without a run, by when they were decided: first come, first served.
     pub(super) waiting: BTreeSet<(Stamp, LaunchId)>,
-    /// The same by when something is to be done about them, whether or not there is room: the end of the start
-    /// deadline, or the time of the next attempt.
+    /// The same by when something is to be done about them, whether or not there is room: the time of the next
+    /// attempt, and the end of the start deadline.
     pub(super) timers: BTreeSet<(Stamp, LaunchId)>,
     /// Runs and bytes of memory in use, by node.
     pub(super) reserved: BTreeMap<u64, (u32, u64)>,
@@ -49,7 +49,7 @@ impl Index {
             }
             None => {
                 self.waiting.insert((launch.decided_at, id.clone()));
-                self.timers.insert((timer(launch), id.clone()));
+                self.timers.extend(timers(launch).map(|at| (at, id.clone())));
             }
         }
     }
@@ -62,7 +62,9 @@ impl Index {
             }
         }
         self.waiting.remove(&(launch.decided_at, id.clone()));
-        self.timers.remove(&(timer(launch), id.clone()));
+        for at in timers(launch) {
+            self.timers.remove(&(at, id.clone()));
+        }
         if let Some(attempt) = launch.live()
             && let Some((runs, bytes)) = self.reserved.get_mut(&attempt.node)
         {
@@ -73,10 +75,11 @@ impl Index {
 }
 
 /// When something is to be done about a launch that waits.
-pub(super) fn timer(launch: &Launch) -> Stamp {
-    match launch.status {
-        Status::AwaitingRetry { at, .. } => at,
-        // It may begin in the last millisecond of its deadline.
-        _ => launch.start_by.plus_ms(1),
-    }
+fn timers(launch: &Launch) -> impl Iterator<Item = Stamp> + use<> {
+    let next_attempt = match launch.status {
+        Status::AwaitingRetry { at, .. } => Some(at),
+        _ => None,
+    };
+    // It may begin in the last millisecond of its deadline.
+    next_attempt.into_iter().chain([launch.start_by.plus_ms(1)])
 }

@@ -140,6 +140,9 @@ impl State {
             // An invariant of this crate: it must not carry on wrong.
             Err(illegal) => unreachable!("launch {id}: {illegal}"),
         }
+        if let (Status::AwaitingRetry { at, .. }, Some(job)) = (&launch.status, self.jobs.get(&id.job)) {
+            launch.start_by = at.plus_ms(u64::from(job.spec.start_deadline_s) * 1000);
+        }
         if launch.status.is_open() {
             self.index.enter(id, launch);
         } else {
@@ -200,7 +203,7 @@ impl State {
         let Some(job) = self.jobs.get(&id.job) else { return Err(Refusal::NoJob(id.job.clone())) };
         match launch.status {
             Status::Due if cx.at <= launch.start_by => {}
-            Status::AwaitingRetry { at, .. } if at <= cx.at => {}
+            Status::AwaitingRetry { at, .. } if (at..=launch.start_by).contains(&cx.at) => {}
             _ => return not_now(format!("it is {:?}", launch.status)),
         }
         if run.attempt != launch.attempt() + 1 {
@@ -305,13 +308,15 @@ impl State {
         }
     }
 
-    pub(super) fn expire(&mut self, cx: &mut Context, id: &LaunchId) -> Answer {
+    pub(super) fn expire(&mut self, cx: &mut Context, id: &LaunchId, clock: bool) -> Answer {
         let launch = self.launches.get(id).ok_or_else(|| Refusal::NoLaunch(id.clone()))?;
-        if launch.status != Status::Due || cx.at <= launch.start_by {
+        let waits = launch.status.is_open() && !launch.status.is_live();
+        if !waits || cx.at <= launch.start_by {
             let why = format!("it is {:?} and may start until {}", launch.status, launch.start_by);
             return Err(Refusal::NotNow { launch: id.clone(), why });
         }
-        self.advance(cx, id, &Event::Withdrawn(SkipReason::StartDeadline));
+        let reason = if clock { SkipReason::Clock } else { SkipReason::StartDeadline };
+        self.advance(cx, id, &Event::Withdrawn(reason));
         Ok(Reply::Done)
     }
 }

@@ -85,6 +85,7 @@ impl From<ChangeError> for Problem {
             ChangeError::Refused(refusal) => refusal.into(),
             ChangeError::Ledger(error) => error.into(),
             ChangeError::Full(why) => Self::full(why),
+            ChangeError::Held(why) => Self::new(StatusCode::SERVICE_UNAVAILABLE, "clock-held", why),
             ChangeError::Schedule(_) | ChangeError::Invalid(_) => Self::invalid(error),
         }
     }

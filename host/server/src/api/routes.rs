@@ -78,7 +78,7 @@ async fn status(State(host): State<Host>) -> Json<StatusView> {
         runs_max: host.settings.runs_max,
         syncs: host.replica.db().sync_count(),
         open: state.all_open().count(),
-        held: host.check_space(0).err(),
+        held: host.check_clock().and_then(|()| host.check_space(0)).err(),
         rows: state.counts().map(|(name, count)| (name.to_owned(), count)).to_vec(),
     }))
 }
