@@ -4,12 +4,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io::IsTerminal,
     path::{Path, PathBuf},
     process::ExitCode,
     time::{Duration, Instant},
 };
 
+mod live;
+
+use live::Live;
 use support::{
     guest,
     host::{HostOptions, HostProcess, is_open, until, write_manifest},
@@ -56,9 +58,9 @@ async fn demo(dir: &Path) -> bool {
     wait_for_jobs(&host, &options.log).await;
 
     say("launches as they happen, until a charge run is in its middle");
-    let mut shown = BTreeSet::new();
+    let mut live = Live::new();
     let charging = until("a charge run in its middle", STEP_WITHIN, async || {
-        show_new(&host, &mut shown).await;
+        show_launches(&host, &mut live).await;
         let charges = charges(&recorder.received());
         // A run that has sent some of its charges and not all of them.
         let begun = charges.values().find(|of_period| (3..CUSTOMERS - 2).contains(&of_period.len()));
@@ -66,6 +68,7 @@ async fn demo(dir: &Path) -> bool {
         begun.map(|_| open)
     })
     .await;
+    live.leave();
     say(&format!("kill -9 of the host (process {}) in the middle of {charging}", host.pid()));
     host.kill();
     let before = recorder.received().len();
@@ -87,10 +90,11 @@ async fn demo(dir: &Path) -> bool {
     })
     .await;
     until("the re-run succeeds", STEP_WITHIN, async || {
-        show_new(&host, &mut shown).await;
+        show_launches(&host, &mut live).await;
         verdict_of(&host, &triggered).await.filter(|v| v == "succeeded")
     })
     .await;
+    live.leave();
     println!("{triggered}: succeeded ({} requests after the kill)", recorder.received().len() - before);
 
     say("the health of the target changes: the probe alerts once, and once more when it is back");
@@ -109,7 +113,7 @@ async fn demo(dir: &Path) -> bool {
     .await;
     // The first run may be the one that was cut off; the statement is about another one as well.
     until("a second charge run", STEP_WITHIN, async || {
-        show_new(&host, &mut shown).await;
+        show_launches(&host, &mut live).await;
         (charges(&recorder.received()).len() >= 2).then_some(())
     })
     .await;
@@ -174,28 +178,15 @@ async fn wait_for_jobs(host: &HostProcess, log: &Path) {
     .await;
 }
 
-/// Prints launches that are new or have changed. A terminal gets colours, a file plain lines.
-async fn show_new(host: &HostProcess, shown: &mut BTreeSet<(String, String)>) {
-    let colours = std::io::stdout().is_terminal();
+async fn show_launches(host: &HostProcess, live: &mut Live) {
+    let mut launches = Vec::new();
     for job in ["demo/charge", "demo/report", "demo/probe"] {
         for (tick, verdict, launch) in host.ticks(job).await.unwrap_or_default() {
-            let name = launch.unwrap_or_else(|| format!("{job}@{tick}"));
-            if !shown.insert((name.clone(), verdict.clone())) {
-                continue;
-            }
-            let colour = match verdict.as_str() {
-                "succeeded" => "32",
-                "running" | "intended" | "due" => "36",
-                "lost" | "unknown" | "failed" => "31",
-                _ => "33",
-            };
-            if colours {
-                println!("{name:<52} \x1b[{colour}m{verdict}\x1b[0m");
-            } else {
-                println!("{name:<52} {verdict}");
-            }
+            launches.push((tick.clone(), launch.unwrap_or_else(|| format!("{job}@{tick}")), verdict));
         }
     }
+    launches.sort();
+    live.show(launches.into_iter().map(|(_, name, verdict)| (name, verdict)));
 }
 
 async fn open_charge(host: &HostProcess) -> Option<String> {

@@ -33,6 +33,30 @@ async fn a_malformed_manifest_is_told_whole_with_lines_and_columns() {
     assert_eq!(f.trigger("t/job").await["verdict"], "succeeded");
 }
 
+/// Every error of the API has one form, the framework's own included.
+#[tokio::test]
+async fn every_error_of_the_api_is_a_problem() {
+    let f = Fixture::start(&job(NEVER_NOW, "skip", "", "do = \"noop\"")).await;
+    f.jobs_are_stored(1).await;
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let url = |path: &str| format!("{}{path}", f.host.url());
+    for (request, status) in [
+        (http.get(url("/v1/jobs/t/job/ticks?count=many")), 400),
+        (http.get(url("/v1/launch")), 400),
+        (http.get(url("/v1/nothing")), 404),
+        (http.get(url("/v1/jobs/t/none")), 404),
+        (http.post(url("/v1/jobs")), 405),
+        (http.put(url("/v1/jobs/t/job")).body("{"), 422),
+    ] {
+        let response = request.send().await.unwrap();
+        assert_eq!(response.status(), status);
+        assert_eq!(response.headers()["content-type"], "application/problem+json", "{status}");
+        let problem: serde_json::Value = response.json().await.unwrap();
+        assert_eq!(problem["status"], status);
+        assert!(problem["detail"].as_str().unwrap().len() > 10, "{problem}");
+    }
+}
+
 /// Files of the wrong kind: refused when stored, by name.
 #[tokio::test]
 async fn what_is_no_runnable_component_is_refused_by_name() {

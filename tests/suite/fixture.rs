@@ -43,6 +43,10 @@ impl Fixture {
     }
 
     pub(crate) async fn start_with(manifest: &str, kill_at: Option<&str>) -> Self {
+        Self::start_under(manifest, kill_at, Vec::new()).await
+    }
+
+    pub(crate) async fn start_under(manifest: &str, kill_at: Option<&str>, under: Vec<String>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let recorder = Recorder::start(Behaviour { customers: 3, ..Behaviour::default() }).await.unwrap();
         let manifest = write_manifest(dir.path(), &manifest.replace("{api}", &recorder.url()));
@@ -51,7 +55,7 @@ impl Fixture {
             manifests: vec![manifest],
             log: dir.path().join("host.log"),
             kill_at: kill_at.map(ToOwned::to_owned),
-            under: Vec::new(),
+            under,
         };
         let host = HostProcess::start(&options).await;
         Self { host, recorder, options, dir }

@@ -5,6 +5,7 @@
 
 mod bad_input;
 mod cli;
+mod clock;
 mod effects;
 mod examples;
 mod fixture;

@@ -7,9 +7,11 @@ pub mod recorder;
 
 use std::path::{Path, PathBuf};
 
-/// The checkout.
+/// The checkout, as cargo says it now: a program in a shared target folder may have been built from another one.
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_owned()
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    let mut above = Path::new(&manifest).ancestors();
+    above.find(|dir| dir.join("wit/job.wit").is_file()).unwrap_or(Path::new(".")).to_owned()
 }
 
 /// A component that `cargo xtask guests` has built.

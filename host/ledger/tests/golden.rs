@@ -17,7 +17,8 @@ use tickhost_ledger::{
 use uuid::Uuid;
 
 fn data(name: &str) -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data")).join(name)
+    // As cargo says it when the test runs: it may have been built from another checkout.
+    PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap()).join("../../tests/data").join(name)
 }
 
 #[derive(Deserialize)]

@@ -11,7 +11,7 @@ use std::{
 
 use tickhost_executor::{Executor, ExecutorError, now, since_boot_ms};
 use tickhost_ledger::{
-    Command, Reply,
+    Command, Reply, Stamp,
     clock::{ClockGuard, HeldBack},
     conductor,
 };
@@ -163,14 +163,15 @@ impl Host {
         Ok(())
     }
 
-    /// Whether the clock is believed, at this instant.
+    /// The wall clock's time, if it is believed.
     ///
     /// # Errors
     /// A sentence for the one who asked, while it is not.
-    pub fn check_clock(&self) -> Result<(), String> {
+    pub fn believed_now(&self) -> Result<Stamp, String> {
+        let at = now();
         let mut guard = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
-        match guard.look(now(), since_boot_ms()) {
-            None => Ok(()),
+        match guard.look(at, since_boot_ms()) {
+            None => Ok(at),
             Some(hold) => Err(format!(
                 "the wall clock stepped ahead by {:.1} s; nothing is decided, launched or changed until it is set back, \
                  or believed in {} s",

@@ -54,8 +54,7 @@ impl Host {
         let mut tried = 0;
         loop {
             tried += 1;
-            self.check_clock().map_err(ChangeError::Held)?;
-            let at = now();
+            let at = self.believed_now().map_err(ChangeError::Held)?;
             let job = self.replica.read(|state| state.job(name).cloned());
             let mut commands = Vec::new();
             if let Some(job) = &job {
@@ -140,8 +139,7 @@ impl Host {
         id: Uuid,
         by: &str,
     ) -> Result<LaunchId, ChangeError> {
-        self.check_clock().map_err(ChangeError::Held)?;
-        let at = now();
+        let at = self.believed_now().map_err(ChangeError::Held)?;
         let job = self.replica.read(|state| state.job(name).cloned());
         let job = job.ok_or_else(|| Refusal::NoJob(name.clone()))?;
         let schedule = conductor::schedule_of(&job)?;

@@ -29,13 +29,15 @@ pub(crate) async fn conduct(host: Host) {
     loop {
         // Asked for before the state is read: what changes in between wakes at once.
         let woken = host.wake.notified();
-        if let Err(why) = host.check_clock() {
-            tracing::warn!(why, "hold everything");
-            tokio::time::sleep(NAP_MAX).await;
-            continue;
-        }
+        let at = match host.believed_now() {
+            Ok(at) => at,
+            Err(why) => {
+                tracing::warn!(why, "hold everything");
+                tokio::time::sleep(NAP_MAX).await;
+                continue;
+            }
+        };
         if leading.borrow().is_some() {
-            let at = now();
             conductor.held_back = host.held_back();
             let mut plan = host.replica.read(|state| conductor.plan(state, at));
             for (job, why) in &plan.faults {

@@ -120,6 +120,7 @@ fn test(cargo: &Cargo, rest: &[String]) -> Result<(), Failed> {
             .env("CARGO_TARGET_DIR", cargo.target().join("guests-native"))
             .run()?;
     }
+    setup::tests()?;
     say("the tests");
     let nextest = cargo.command(&["nextest", "--version"]).succeeds();
     let mut arguments = if nextest { vec!["nextest", "run", "--workspace"] } else { vec!["test", "--workspace"] };

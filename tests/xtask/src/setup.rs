@@ -52,6 +52,12 @@ fn has_libclang() -> bool {
     versioned.chain(named).chain(usual).any(is_libclang)
 }
 
+/// What the tests need beyond that.
+pub(crate) fn tests() -> Result<(), Failed> {
+    let has_faketime = Step::new("faketime", &["--version"]).succeeds();
+    install(if has_faketime { &[] } else { &["faketime"] }, "a test sets the clock that a host sees")
+}
+
 /// What guests in three languages need.
 pub(crate) fn guests(cargo: &Cargo) -> Result<GuestTools, Failed> {
     let mut missing = Vec::new();

@@ -12,6 +12,10 @@ use tickhost_sandbox::{AdmitError, CodeError};
 
 use crate::jobs::ChangeError;
 
+const PROBLEM_JSON: &str = "application/problem+json";
+/// Bytes of a text that the framework answers with; its own are a line.
+const FRAMEWORK_TEXT_MAX: usize = 4 << 10;
+
 /// An error of the API.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
@@ -50,11 +54,29 @@ impl Problem {
     }
 }
 
+/// Errors of the framework itself (a query that cannot be read, a body that is too large) in the same form as ours.
+pub(super) async fn every_error_is_a_problem(response: Response) -> Response {
+    let status = response.status();
+    let is_problem = response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == PROBLEM_JSON);
+    if is_problem || !(status.is_client_error() || status.is_server_error()) {
+        return response;
+    }
+    let title = status.canonical_reason().unwrap_or("error").to_lowercase().replace(' ', "-");
+    let said = axum::body::to_bytes(response.into_body(), FRAMEWORK_TEXT_MAX).await.unwrap_or_default();
+    let detail = match status {
+        StatusCode::PAYLOAD_TOO_LARGE => {
+            "the body is too large: a component may have 128 MiB, everything else 2 MiB".to_owned()
+        }
+        _ => String::from_utf8_lossy(&said).into_owned(),
+    };
+    Problem::new(status, &title, detail).into_response()
+}
+
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let body = serde_json::to_vec(&self).unwrap_or_default();
-        (status, [(header::CONTENT_TYPE, "application/problem+json")], body).into_response()
+        (status, [(header::CONTENT_TYPE, PROBLEM_JSON)], body).into_response()
     }
 }
 

@@ -5,6 +5,7 @@ use axum::{
     body::Bytes,
     extract::{DefaultBodyLimit, Path, Query, State},
     http::HeaderMap,
+    middleware::map_response,
     routing::{get, post},
 };
 use serde::{Deserialize, Serialize};
@@ -15,7 +16,7 @@ use tickhost_sandbox::{ComponentReport, OutputText};
 use tokio::net::TcpListener;
 use uuid::Uuid;
 
-use super::{JobView, LaunchView, Problem, StatusView};
+use super::{JobView, LaunchView, Problem, StatusView, problem::every_error_is_a_problem};
 use crate::{host::Host, jobs::verdict};
 
 /// Bytes of a component. JavaScript and Python components are 12 to 20 MB.
@@ -48,6 +49,7 @@ fn router(host: Host) -> Router {
         .route("/v1/logs", get(logs))
         .method_not_allowed_fallback(|| async { Problem::not_allowed() })
         .fallback(|| async { Problem::not_found("there is no such path; see `/v1/status`") })
+        .layer(map_response(every_error_is_a_problem))
         .with_state(host)
 }
 
@@ -78,7 +80,7 @@ async fn status(State(host): State<Host>) -> Json<StatusView> {
         runs_max: host.settings.runs_max,
         syncs: host.replica.db().sync_count(),
         open: state.all_open().count(),
-        held: host.check_clock().and_then(|()| host.check_space(0)).err(),
+        held: host.believed_now().and_then(|_| host.check_space(0)).err(),
         rows: state.counts().map(|(name, count)| (name.to_owned(), count)).to_vec(),
     }))
 }
