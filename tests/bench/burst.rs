@@ -1,10 +1,10 @@
 //! Many jobs due in the same second on one host, every commit synced.
 
-use std::{
-    path::Path,
-    process::{Command, Stdio},
-    time::Duration,
-};
+mod syncs;
+
+use std::time::Duration;
+
+use syncs::SyncCounter;
 
 use support::{
     guest,
@@ -18,16 +18,12 @@ use crate::percentile;
 const STORED_AHEAD_S: i64 = 10;
 
 pub(crate) async fn run() {
-    for jobs in [1_000, 10_000] {
-        burst(jobs, false, false).await;
-    }
-    burst(10_000, true, false).await;
-    for effect in [false, true] {
-        burst(10_000, effect, true).await;
+    for (jobs, effect) in [(1_000, false), (10_000, false), (10_000, true)] {
+        burst(jobs, effect).await;
     }
 }
 
-async fn burst(jobs: usize, effect: bool, traced: bool) {
+async fn burst(jobs: usize, effect: bool) {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let recorder = Recorder::start(Behaviour::default()).await.expect("start the recorder");
     let first = write_manifest(
@@ -44,17 +40,13 @@ async fn burst(jobs: usize, effect: bool, traced: bool) {
             },
         ),
     );
-    let trace = dir.path().join("trace");
-    if traced && !has_strace() {
-        println!("\nsyncs per launch: not measured, since strace is not installed (apt-get install strace)");
-        return;
-    }
+    let counter = SyncCounter::new(dir.path());
     let options = HostOptions {
         data: dir.path().join("data"),
         manifests: vec![first],
         log: dir.path().join("log"),
         kill_at: None,
-        under: if traced { strace(&trace) } else { Vec::new() },
+        under: counter.under(),
     };
     let host = HostProcess::start(&options).await;
     let spec = until("the first job", Duration::from_secs(60), async || {
@@ -65,7 +57,7 @@ async fn burst(jobs: usize, effect: bool, traced: bool) {
     store(&host, &spec, due, jobs).await;
     assert!(chrono::Utc::now() < due, "the jobs are stored too late");
 
-    let syncs_before = sync_count(&host).await;
+    let syncs_before = counter.count();
     // A small question, so that the asking does not weigh on what is measured.
     until("all launches", Duration::from_secs(300), async || {
         let status = host.get("/v1/status").await?;
@@ -73,60 +65,12 @@ async fn burst(jobs: usize, effect: bool, traced: bool) {
         (launches >= jobs as u64 && status["open"] == 0).then_some(())
     })
     .await;
-    let syncs = sync_count(&host).await - syncs_before;
+    let syncs = counter.count() - syncs_before;
     let all = host.get("/v1/jobs").await.expect("the jobs");
     let all = all.as_array().expect("a list");
     let done = all.iter().filter(|job| job["last"][1].as_str() == Some("succeeded")).count();
     assert_eq!(done, jobs, "not every launch succeeded");
-    if traced {
-        count_syncs(&host, &trace, jobs, effect, due, syncs);
-    } else {
-        report(&host, all, jobs, effect, due, syncs).await;
-    }
-}
-
-/// Counts what strace wrote down from just before the tick on.
-fn count_syncs(
-    host: &HostProcess,
-    trace: &Path,
-    jobs: usize,
-    effect: bool,
-    due: chrono::DateTime<chrono::Utc>,
-    counted: u64,
-) {
-    let text = std::fs::read_to_string(trace).expect("read strace's output");
-    let from = due.timestamp() as f64 - 0.1;
-    // `PID SECONDS.MICROSECONDS fdatasync(9) = 0`
-    let calls = text
-        .lines()
-        .filter(|line| line.contains("sync(") && !line.contains("resumed"))
-        .filter(|line| line.split_whitespace().nth(1).and_then(|t| t.parse::<f64>().ok()).is_some_and(|t| t >= from))
-        .count();
-    println!(
-        "\n{jobs} jobs in one second, {}: {calls} fsync and fdatasync calls of the process under strace, {:.4} per launch; the host counts {counted}",
-        if effect { "one effect each" } else { "no effects" },
-        calls as f64 / jobs as f64
-    );
-    // strace's child is the host; it would outlive strace.
-    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", host.pid())).unwrap_or_default();
-    for pid in children.split_whitespace().filter_map(|pid| rustix::process::Pid::from_raw(pid.parse().ok()?)) {
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-    }
-}
-
-async fn sync_count(host: &HostProcess) -> u64 {
-    host.get("/v1/status").await.and_then(|status| status["syncs"].as_u64()).unwrap_or_default()
-}
-
-fn has_strace() -> bool {
-    let version = Command::new("strace").arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    version.is_ok_and(|status| status.success())
-}
-
-/// With a filter in the kernel, so that only the two calls are slowed down.
-fn strace(trace: &Path) -> Vec<String> {
-    let words = ["strace", "-f", "--seccomp-bpf", "-ttt", "-e", "trace=fsync,fdatasync", "-o"];
-    words.map(ToOwned::to_owned).into_iter().chain([trace.display().to_string()]).collect()
+    report(&host, all, jobs, effect, due, syncs).await;
 }
 
 async fn store(host: &HostProcess, spec: &serde_json::Value, due: chrono::DateTime<chrono::Utc>, jobs: usize) {
@@ -172,7 +116,10 @@ async fn report(
     }
     late_us.sort_unstable();
     println!("\n{jobs} jobs in one second, {}:", if effect { "one effect each" } else { "no effects" });
-    println!("  {syncs} syncs by the host's own count, {:.4} per launch", syncs as f64 / jobs as f64);
+    println!(
+        "  {syncs} calls of fsync and fdatasync by the whole process, {:.4} per launch",
+        syncs as f64 / jobs as f64
+    );
     if !late_us.is_empty() {
         println!(
             "  tick to first guest instruction: p50 {} ms, p99 {} ms, last {} ms",
