@@ -33,7 +33,7 @@ pub(crate) async fn run() {
         sandbox.admit(&bytes).expect("a component that runs");
         let digest = Digest::of(&bytes);
         sandbox.prepare(digest).await.expect("code");
-        let bare = bare::Bare::new(sandbox.engine(), &bytes);
+        let bare = bare::Bare::new(sandbox.engine(), &bytes, dir.path());
         // In turns, so that what the machine does besides meets both.
         let (mut through_us, mut bare_us) = (Vec::new(), Vec::new());
         for n in 0..runs + runs / 10 {

@@ -1,5 +1,7 @@
 //! wasmtime with nothing around it: the interface answered as shortly as can be.
 
+use std::path::Path;
+
 use wasmtime::{
     Engine, Store, UpdateDeadline,
     component::{Component, HasSelf, Linker, Resource, ResourceTable},
@@ -62,8 +64,16 @@ impl WasiHttpView for State {
 }
 
 impl Bare {
-    pub(super) fn new(engine: &Engine, bytes: &[u8]) -> Self {
-        let component = Component::from_binary(engine, bytes).expect("a component");
+    /// Compiled and mapped as the sandbox does it, so that only what is around the run differs.
+    pub(super) fn new(engine: &Engine, bytes: &[u8], dir: &Path) -> Self {
+        let code = dir.join("bare.cwasm");
+        let compiled = engine.precompile_component(bytes).expect("a component");
+        std::fs::write(&code, compiled).expect("write compiled code");
+        // SAFETY: this engine wrote the file a line above.
+        #[allow(unsafe_code, reason = "wasmtime maps compiled code only through an unsafe function")]
+        let component = unsafe { Component::deserialize_file(engine, &code) }.expect("compiled code");
+        // Mapped, it needs its name no more.
+        std::fs::remove_file(&code).expect("remove compiled code");
         let mut linker = Linker::new(engine);
         wasmtime_wasi::p2::add_to_linker_async(&mut linker).expect("WASI");
         bindings::Job::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state).expect("the interface");
