@@ -75,7 +75,7 @@ async fn burst(jobs: usize, effect: bool) {
 
 async fn store(host: &HostProcess, spec: &serde_json::Value, due: chrono::DateTime<chrono::Utc>, jobs: usize) {
     let mut spec = spec.clone();
-    spec["schedule"] = due.format("%S %M %H %d %m * %Y").to_string().into();
+    spec["timing"]["schedule"][0] = due.format("%S %M %H %d %m * %Y").to_string().into();
     spec["overlap"] = "allow".into();
     let http = reqwest::Client::builder().no_proxy().build().expect("an HTTP client");
     let mut waiting = tokio::task::JoinSet::new();

@@ -105,6 +105,17 @@ pub enum Command {
     },
     /// Decides ticks of one job.
     Decide(Decision),
+    /// Another release of the tz database names another next tick.
+    Retime {
+        /// The job.
+        job: JobName,
+        /// The revision that was read.
+        revision: u64,
+        /// The tick that the job waited for.
+        awaited: TickAt,
+        /// The one that it waits for now.
+        next: Option<NextTick>,
+    },
     /// Launches by hand: a tick again, or none of the schedule's.
     Trigger {
         /// The launch, with the asker's id.
@@ -206,14 +217,16 @@ pub struct Decision {
     pub revision: u64,
     /// The tick that the job waited for; likewise.
     pub awaited: TickAt,
-    /// Ticks that are not launched, older than the launches.
-    pub skipped: Option<DecidedSkip>,
+    /// Ticks that are not launched, oldest first.
+    pub skipped: Vec<DecidedSkip>,
     /// Ticks that are launched, oldest first.
     pub launches: Vec<DecidedLaunch>,
     /// Every tick up to here is decided with this.
     pub cursor: TickAt,
     /// The last tick that is decided with this.
     pub last_tick: TickAt,
+    /// The same in the job's zone, RFC 3339.
+    pub last_local: String,
     /// The first tick after the cursor.
     pub next: Option<NextTick>,
 }
@@ -227,6 +240,8 @@ pub struct DecidedSkip {
     pub to: TickAt,
     /// Why.
     pub reason: SkipReason,
+    /// The tick before the first by the schedule.
+    pub previous: Option<TickAt>,
 }
 
 /// A tick that is launched.

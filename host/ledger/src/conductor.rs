@@ -14,7 +14,7 @@ use crate::{
     command::{Command, DecidedLaunch, DecidedSkip, Decision},
     effect::EffectResult,
     ids::{JobName, LaunchId, RunId, Stamp, TickAt},
-    launch::{Outcome, SkipReason, Status},
+    launch::{Outcome, SkipReason},
     rows::{Attempt, Job, NextTick, Usage},
     spec::{CatchUp, Overlap},
 };
@@ -26,6 +26,9 @@ pub const MISSED_AFTER: TimeDelta = TimeDelta::seconds(5);
 /// Jobs decided in one entry: ten thousand jobs due at midnight take a handful. An entry of this many
 /// decisions is about half a megabyte.
 const DECISIONS_MAX: usize = 2_000;
+
+/// How far back ticks that are excluded are passed over one by one; what lies before is told in one range.
+const LOOK_BACK_MAX: usize = 1_000;
 
 /// How long a tick may lie in the past and still be told apart from its neighbours one by one; more of them
 /// at once than this are decided in the next round.
@@ -45,21 +48,50 @@ pub struct Conductor {
 ///
 /// # Errors
 /// An expression or a zone that this version does not take: it was stored by another one.
-pub fn schedule_of(job: &Job) -> Result<Schedule, ParseError> {
-    Schedule::parse(&job.spec.schedule, &job.spec.zone, job.created_at.time())
+pub fn schedule_of(name: &JobName, job: &Job) -> Result<Schedule, ParseError> {
+    Schedule::new(&job.spec.timing, Some(&name.to_string()), job.created_at.time())
 }
 
 /// The first tick after an instant, as it is stored with a job.
-pub fn next_tick(schedule: &Schedule, after: DateTime<Utc>) -> Option<NextTick> {
-    match schedule.next(after) {
-        Next::Tick(tick) => Some(named(tick)),
-        Next::Never | Next::Horizon => None,
+///
+/// `last` is the last tick that was decided, with its wall time. Where the tz database has moved it since, a job that
+/// runs by wall time does not run again at that wall time.
+pub fn next_tick(schedule: &Schedule, after: DateTime<Utc>, last: Option<(TickAt, &str)>) -> Option<NextTick> {
+    let wall = last.and_then(|(at, local)| {
+        let decided = DateTime::parse_from_rfc3339(local).ok()?.naive_local();
+        let is_moved = schedule.tick(at.time()).local.naive_local() != decided;
+        (schedule.is_by_wall_time() && is_moved).then_some(decided)
+    });
+    let mut after = after;
+    loop {
+        match schedule.next(after) {
+            Next::Tick(tick) if wall.is_some_and(|wall| tick.local.naive_local() <= wall) => after = tick.at,
+            Next::Tick(tick) => return Some(named(tick)),
+            Next::Never | Next::Horizon => return None,
+        }
     }
+}
+
+/// What another release of the tz database changes: jobs whose next tick it names otherwise.
+pub fn retime(state: &State) -> Vec<Command> {
+    let moved = |(name, job): (&JobName, &Job)| {
+        let awaited = job.next.as_ref()?;
+        let schedule = schedule_of(name, job).ok()?;
+        let last = job.last_tick.zip(job.last_local.as_deref());
+        let next = next_tick(&schedule, job.cursor.time(), last);
+        let (job, revision, at) = (name.clone(), job.revision, awaited.at);
+        (next.as_ref() != Some(awaited)).then_some(Command::Retime { job, revision, awaited: at, next })
+    };
+    state.jobs().filter_map(moved).collect()
 }
 
 /// A tick as it is stored.
 pub fn named(tick: Tick) -> NextTick {
-    NextTick { at: tick.at.into(), local: tick.local.to_rfc3339_opts(SecondsFormat::Secs, false) }
+    NextTick { at: tick.at.into(), local: local_text(&tick), due: tick.due.into() }
+}
+
+fn local_text(tick: &Tick) -> String {
+    tick.local.to_rfc3339_opts(SecondsFormat::Secs, false)
 }
 
 /// What a conductor wants to have proposed, and when to ask again.
@@ -94,9 +126,10 @@ impl Conductor {
                         tick: launch.tick.at,
                         rerun: None,
                     });
+                    let is_due = decision.launches.first().is_some_and(|launch| launch.tick.due.0 * 1000 <= now.0);
                     plan.commands.push(Command::Decide(decision));
                     // One entry decides and intends, where nothing of the job is in the way and a place is free.
-                    let is_clear = job.spec.overlap == Overlap::Allow || state.open(&name).next().is_none();
+                    let is_clear = is_due && job.spec.overlap == Overlap::Allow || state.open(&name).next().is_none();
                     if let Some(id) = first.filter(|_| is_clear) {
                         let run = RunId { launch: id, attempt: 1 };
                         plan.commands.extend(placement.place(run, job));
@@ -116,17 +149,12 @@ impl Conductor {
         plan.commands.extend(
             expired.map(|(start_by, id)| Command::Expire { launch: id.clone(), clock: self.was_held_back(start_by) }),
         );
-        for id in state.waiting() {
+        for id in state.waiting(now) {
             if placement.is_full() || plan.commands.len() >= DECISIONS_MAX {
                 return;
             }
             let (Some(launch), Some(job)) = (state.launch(id), state.job(&id.job)) else { continue };
-            let is_ready = match launch.status {
-                Status::Due => true,
-                Status::AwaitingRetry { at, .. } => at <= now,
-                _ => false,
-            } && now <= launch.start_by;
-            if is_ready && state.is_at_the_front(id) {
+            if now <= launch.start_by && state.is_at_the_front(id, now) {
                 let run = RunId { launch: id.clone(), attempt: launch.attempt() + 1 };
                 plan.commands.extend(placement.place(run, job));
             }
@@ -153,7 +181,7 @@ impl Conductor {
     /// A stored schedule that this version cannot read.
     pub fn decide_up_to(&mut self, name: &JobName, job: &Job, now: Stamp) -> Result<Option<Decision>, ParseError> {
         match &job.next {
-            Some(next) if next.at.0 * 1000 <= now.0 => self.decide(name, job, now).map(Some),
+            Some(next) if next.decided_at().0 * 1000 <= now.0 => self.decide(name, job, now).map(Some),
             _ => Ok(None),
         }
     }
@@ -162,8 +190,11 @@ impl Conductor {
         let schedule = self.schedule(name, job)?;
         let awaited = job.next.as_ref().map_or(job.cursor, |next| next.at);
         let mut decision = decide(name, job, schedule, awaited, now.time());
-        if let Some(skipped) = decision.skipped.as_mut().filter(|s| self.was_held_back(Stamp(s.to.0 * 1000))) {
-            skipped.reason = SkipReason::Clock;
+        if let Some(missed) = decision.skipped.first_mut()
+            && missed.reason != SkipReason::Excluded
+            && self.was_held_back(Stamp(missed.to.0 * 1000))
+        {
+            missed.reason = SkipReason::Clock;
         }
         Ok(decision)
     }
@@ -171,7 +202,7 @@ impl Conductor {
     fn schedule(&mut self, name: &JobName, job: &Job) -> Result<&Schedule, ParseError> {
         let cached = self.schedules.get(name).is_some_and(|(revision, _)| *revision == job.revision);
         if !cached {
-            self.schedules.insert(name.clone(), (job.revision, schedule_of(job)?));
+            self.schedules.insert(name.clone(), (job.revision, schedule_of(name, job)?));
         }
         Ok(&self.schedules[name].1)
     }
@@ -183,42 +214,49 @@ fn decide(name: &JobName, job: &Job, schedule: &Schedule, awaited: TickAt, now: 
     let missed_until = now - MISSED_AFTER;
     let start_floor = now - TimeDelta::seconds(i64::from(job.spec.start_deadline_s));
 
-    let fresh_after = before_awaited.max(missed_until);
-    let fresh = schedule.preview(fresh_after, Some(now), FRESH_MAX).ticks;
-    let missed = schedule.last_in(before_awaited, missed_until);
+    let missed = schedule.last_due(before_awaited, missed_until);
+    let fresh: Vec<Tick> = after(schedule, missed.map_or(before_awaited, |tick| tick.at))
+        .take_while(|tick| tick.decided_at() <= now)
+        .take(FRESH_MAX)
+        .collect();
 
     // Of the missed ticks, those that the policy launches: the last ones, within the start deadline.
     let wanted = match job.spec.catch_up {
         CatchUp::None => 0,
-        CatchUp::Latest => u32::from(fresh.is_empty()),
+        CatchUp::Latest => u32::from(fresh.iter().all(|tick| tick.excluded)),
         CatchUp::All(bound) => bound,
-    };
-    let mut caught_up = Vec::new();
+    } as usize;
+    let mut made_up: Vec<Tick> = Vec::new();
     let mut last = missed;
-    while let Some(tick) = last.filter(|t| t.at >= start_floor && caught_up.len() < wanted as usize) {
-        caught_up.push(tick);
-        last = schedule.last_in(before_awaited, tick.at - TimeDelta::seconds(1));
+    let mut left = wanted;
+    while let Some(tick) = last.filter(|tick| left > 0 && tick.due >= start_floor && made_up.len() < LOOK_BACK_MAX) {
+        made_up.push(tick);
+        left -= usize::from(!tick.excluded);
+        last = schedule.last_named(before_awaited, tick.at - TimeDelta::seconds(1));
     }
-    caught_up.reverse();
+    made_up.reverse();
     // Of what was missed, nothing is in time any more: then the deadline is the reason, not the policy.
-    let reason = if wanted > 0 && caught_up.is_empty() { SkipReason::StartDeadline } else { SkipReason::CatchUp };
-    let skipped = last.map(|tick| DecidedSkip { from: awaited, to: tick.at.into(), reason });
+    let reason = if wanted > 0 && left == wanted { SkipReason::StartDeadline } else { SkipReason::CatchUp };
+    let range = |from, to: &Tick, reason, previous| DecidedSkip { from, to: to.at.into(), reason, previous };
+    let mut skipped: Vec<DecidedSkip> = last.iter().map(|last| range(awaited, last, reason, job.last_tick)).collect();
 
+    let mut launches = Vec::new();
     let mut previous = last.map(|tick| TickAt::from(tick.at)).or(job.last_tick);
-    let late = caught_up.len();
-    let launches: Vec<DecidedLaunch> = caught_up
-        .into_iter()
-        .chain(fresh)
-        .enumerate()
-        .map(|(i, tick)| {
-            let tick = named(tick);
-            let launch = DecidedLaunch { previous, caught_up: i < late, tick };
-            previous = Some(launch.tick.at);
-            launch
-        })
-        .collect();
+    let late = made_up.len();
+    let decided = made_up.iter().chain(&fresh);
+    for (i, tick) in decided.clone().enumerate() {
+        let at = TickAt::from(tick.at);
+        if tick.excluded {
+            skipped.push(range(at, tick, SkipReason::Excluded, previous));
+        } else {
+            launches.push(DecidedLaunch { previous, caught_up: i < late, tick: named(*tick) });
+        }
+        previous = Some(at);
+    }
     // The cursor stops at the last tick looked at: with more than fit, the rest come in the next round.
-    let cursor = previous.unwrap_or(awaited);
+    let newest = decided.last().copied().or(last).unwrap_or_else(|| schedule.tick(awaited.time()));
+    let (cursor, last_local) = (TickAt::from(newest.at), local_text(&newest));
+    let next = next_tick(schedule, newest.at, Some((cursor, &last_local)));
     Decision {
         job: name.clone(),
         revision: job.revision,
@@ -227,8 +265,18 @@ fn decide(name: &JobName, job: &Job, schedule: &Schedule, awaited: TickAt, now: 
         launches,
         cursor,
         last_tick: cursor,
-        next: next_tick(schedule, cursor.time()),
+        last_local,
+        next,
     }
+}
+
+/// The ticks after an instant, by name.
+fn after(schedule: &Schedule, from: DateTime<Utc>) -> impl Iterator<Item = Tick> + '_ {
+    let next = move |from| match schedule.next(from) {
+        Next::Tick(tick) => Some(tick),
+        Next::Never | Next::Horizon => None,
+    };
+    std::iter::successors(next(from), move |tick| next(tick.at))
 }
 
 /// Free places, as they are while a plan is made.

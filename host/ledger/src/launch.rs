@@ -88,6 +88,8 @@ pub enum SkipReason {
     Clock,
     /// It was missed, and the catch-up policy leaves it out.
     CatchUp,
+    /// It falls on a day that a calendar closes.
+    Excluded,
     /// The job was deleted before it could begin.
     Deleted,
 }
@@ -100,6 +102,7 @@ impl std::fmt::Display for SkipReason {
             Self::StartDeadline => "start-deadline",
             Self::Clock => "clock",
             Self::CatchUp => "catch-up",
+            Self::Excluded => "excluded",
             Self::Deleted => "deleted",
         })
     }

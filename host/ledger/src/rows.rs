@@ -1,6 +1,7 @@
 //! The rows of the state.
 
 use serde::{Deserialize, Serialize};
+use tickhost_schedule::Definition;
 use uuid::Uuid;
 
 use crate::{
@@ -54,6 +55,12 @@ pub struct Job {
     pub next: Option<NextTick>,
     /// The last tick that was decided: where the next one's period begins.
     pub last_tick: Option<TickAt>,
+    /// The same in the job's zone, RFC 3339: a tz rule that changes must not bring its wall time again.
+    #[serde(default)]
+    pub last_local: Option<String>,
+    /// Launches by the schedule since it was (re-)created.
+    #[serde(default)]
+    pub launched: u64,
     /// Present while paused.
     pub pause: Option<Pause>,
 }
@@ -65,6 +72,15 @@ pub struct NextTick {
     pub at: TickAt,
     /// The same in the job's zone, RFC 3339.
     pub local: String,
+    /// When its launch may begin.
+    pub due: TickAt,
+}
+
+impl NextTick {
+    /// When it is decided: at its instant, or before, where its launch is.
+    pub fn decided_at(&self) -> TickAt {
+        self.at.min(self.due)
+    }
 }
 
 /// A pause.
@@ -102,6 +118,9 @@ pub struct Launch {
     pub revision: u64,
     /// When it was decided.
     pub decided_at: Stamp,
+    /// No attempt begins before this.
+    #[serde(default)]
+    pub start_after: Stamp,
     /// The attempt that it waits for begins no later.
     pub start_by: Stamp,
     /// Its attempts, oldest first.
@@ -207,12 +226,10 @@ pub struct SkippedRange {
     pub to: Option<TickAt>,
     /// Why.
     pub reason: SkipReason,
-    /// The job's revision then: the expression that names the ticks.
+    /// The job's revision then.
     pub revision: u64,
-    /// That expression and its zone, for the one who enumerates.
-    pub schedule: String,
-    /// The zone.
-    pub zone: String,
+    /// What named the ticks then, for the one who enumerates.
+    pub timing: Definition,
     /// Where `@every` counts from.
     pub anchor: Stamp,
 }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use tickhost_schedule::Definition;
+
 use crate::ids::Digest;
 
 /// A job as it is stored: every default written out.
@@ -11,10 +13,14 @@ use crate::ids::Digest;
 pub struct JobSpec {
     /// The component that runs.
     pub component: Digest,
-    /// The expression, as written.
-    pub schedule: String,
-    /// The IANA name of the zone in which the expression is read.
-    pub zone: String,
+    /// When it is due.
+    pub timing: Definition,
+    /// The names of the calendars whose days are in `timing.closed`, for people.
+    #[serde(default)]
+    pub calendars: Vec<String>,
+    /// After this many launches by the schedule there are no more.
+    #[serde(default)]
+    pub max_launches: Option<u64>,
     /// What becomes of a run of which nobody can say whether it happened.
     pub on_unknown: OnUnknown,
     /// What a tick does while an earlier launch is open.
@@ -126,11 +132,22 @@ pub mod bounds {
     pub const BACKOFF_MS: RangeInclusive<u64> = 0..=DAY_MS;
     /// Attempts of one tick: more would be a workflow.
     pub const ATTEMPTS: RangeInclusive<u64> = 1..=1_000;
+    /// Milliseconds of a window: its launches must be over before the day is.
+    pub const WINDOW_MS: RangeInclusive<u64> = 0..=DAY_MS;
+    /// Launches of a job that ends.
+    pub const LAUNCHES: RangeInclusive<u64> = 1..=u64::MAX;
+    /// Expressions of one job. Arbitrary: more is a list of dates.
+    pub const EXPRESSIONS: RangeInclusive<u64> = 1..=32;
     /// Missed ticks that are made up.
     pub const CATCH_UP: RangeInclusive<u64> = 1..=1_000;
 }
 
 impl JobSpec {
+    /// Whether that many launches are all there are to be.
+    pub fn is_over(&self, launched: u64) -> bool {
+        self.max_launches.is_some_and(|most| launched >= most)
+    }
+
     /// Every value that is out of its bounds, in a sentence each.
     pub fn out_of_bounds(&self) -> Vec<String> {
         let limits = &self.limits;
@@ -144,6 +161,9 @@ impl JobSpec {
             ("limits.request_bytes", limits.request_bytes, bounds::BODY_BYTES),
             ("limits.response_bytes", limits.response_bytes, bounds::BODY_BYTES),
             ("start_deadline_s", u64::from(self.start_deadline_s) * 1_000, bounds::START_DEADLINE_MS),
+            ("timing.window_s", u64::from(self.timing.window_s) * 1_000, bounds::WINDOW_MS),
+            ("timing.schedule (how many)", self.timing.schedule.len() as u64, bounds::EXPRESSIONS),
+            ("max_launches", self.max_launches.unwrap_or(1), bounds::LAUNCHES),
             ("retry.attempts", u64::from(self.retry.attempts), bounds::ATTEMPTS),
             ("retry.backoff_ms", self.retry.backoff_ms, bounds::BACKOFF_MS),
             ("retry.backoff_max_ms", self.retry.backoff_max_ms, bounds::BACKOFF_MS),

@@ -7,7 +7,7 @@ mod index;
 mod jobs;
 mod launches;
 
-use std::ops::Bound;
+use std::{collections::BTreeSet, ops::Bound};
 
 use uuid::Uuid;
 
@@ -167,18 +167,14 @@ impl State {
         self.index.open.values().flatten()
     }
 
-    /// Open launches without a run, first come first.
-    pub fn waiting(&self) -> impl Iterator<Item = &LaunchId> {
-        self.index.waiting.iter().map(|(_, id)| id)
+    /// Open launches without a run that may begin at that instant, first come first.
+    pub fn waiting(&self, now: Stamp) -> impl Iterator<Item = &LaunchId> {
+        self.index.waiting.iter().take_while(move |(at, _)| *at <= now).map(|(_, id)| id)
     }
 
     /// Launches that wait and are past their start deadline at that instant, and when that was.
     pub fn expired(&self, now: Stamp) -> impl Iterator<Item = (Stamp, &LaunchId)> {
-        let past = self.index.timers.iter().take_while(move |(at, _)| *at <= now);
-        past.filter_map(move |(_, id)| {
-            let start_by = self.launches.get(id)?.start_by;
-            (start_by < now).then_some((start_by, id))
-        })
+        self.index.deadlines.iter().take_while(move |(at, _)| *at <= now).map(|(at, id)| (*at, id))
     }
 
     /// The first instant after that one at which a waiting launch needs something.
@@ -189,7 +185,9 @@ impl State {
             tick: TickAt(i64::MIN),
             rerun: None,
         };
-        self.index.timers.range((first, least)..).next().map(|(at, _)| *at)
+        let later =
+            |timers: &BTreeSet<(Stamp, LaunchId)>| timers.range((first, least.clone())..).next().map(|(at, _)| *at);
+        later(&self.index.waiting).into_iter().chain(later(&self.index.deadlines)).min()
     }
 
     /// Jobs by the tick they wait for.
@@ -234,10 +232,11 @@ impl State {
 
     /// Whether a launch may be given to an executor as far as its job is concerned: unless the job allows
     /// overlap, only the oldest of its open launches may, and none beside a live run.
-    pub fn is_at_the_front(&self, id: &LaunchId) -> bool {
+    pub fn is_at_the_front(&self, id: &LaunchId, now: Stamp) -> bool {
         let allow = self.jobs.get(&id.job).is_some_and(|job| job.spec.overlap == Overlap::Allow);
         let is_live = |other: &LaunchId| self.launches.get(other).is_some_and(|l| l.status.is_live());
-        allow || self.open(&id.job).next() == Some(id) && !self.open(&id.job).any(is_live)
+        let may_begin = |other: &&LaunchId| self.launches.get(other).is_some_and(|l| l.start_after <= now);
+        allow || self.open(&id.job).find(may_begin) == Some(id) && !self.open(&id.job).any(is_live)
     }
 
     /// Sizes, for status pages.

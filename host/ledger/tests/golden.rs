@@ -14,6 +14,7 @@ use tickhost_ledger::{
     rows::{NextTick, Usage},
     spec::{CatchUp, Limits, OnUnknown, Overlap, Retry},
 };
+use tickhost_schedule::{ClosedDays, Definition, Dst, Gap, OnClosedDay};
 use uuid::Uuid;
 
 fn data(name: &str) -> PathBuf {
@@ -55,17 +56,26 @@ fn run() -> RunId {
 
 fn commands() -> Vec<(&'static str, Command)> {
     let grant = Grant { epoch: 1, index: 7 };
-    let tick = |at| NextTick { at: TickAt(at), local: "2026-09-17T04:00:00+02:00".into() };
+    let tick = |at| NextTick { at: TickAt(at), local: "2026-09-17T04:00:00+02:00".into(), due: TickAt(at) };
     let http = EffectResult::Http(HttpAnswer {
         status: 201,
         headers: vec![("content-type".into(), "text/plain".into())],
         body: Some(ByteBuf(b"ok".to_vec())),
         body_digest: Digest::of(b"ok"),
     });
+    let day = chrono::NaiveDate::from_ymd_opt(2026, 12, 24).unwrap();
     let spec = JobSpec {
         component: Digest::of(b"component"),
-        schedule: "0 2 * * *".into(),
-        zone: "Europe/Paris".into(),
+        timing: Definition {
+            dst: Dst { gap: Some(Gap::Skip), overlap: None },
+            not_after: chrono::DateTime::from_timestamp(1_893_456_000, 0),
+            window_s: 600,
+            closed: ClosedDays { ranges: vec![(day, day)], every_year: vec![(12, 25)], weekdays: vec![0, 6] },
+            on_closed_day: OnClosedDay::NextOpen,
+            ..Definition::new("0 2 * * *", "Europe/Paris")
+        },
+        calendars: vec!["holidays/fr".into()],
+        max_launches: Some(12),
         on_unknown: OnUnknown::Skip,
         overlap: Overlap::QueueOne,
         catch_up: CatchUp::All(10),
@@ -93,11 +103,12 @@ fn commands() -> Vec<(&'static str, Command)> {
                 job: job(),
                 revision: 1,
                 awaited: TickAt(1_789_524_000),
-                skipped: Some(DecidedSkip {
+                skipped: vec![DecidedSkip {
                     from: TickAt(1_789_524_000),
                     to: TickAt(1_789_524_000),
                     reason: SkipReason::CatchUp,
-                }),
+                    previous: None,
+                }],
                 launches: vec![DecidedLaunch {
                     tick: tick(1_789_610_400),
                     previous: Some(TickAt(1_789_524_000)),
@@ -105,6 +116,7 @@ fn commands() -> Vec<(&'static str, Command)> {
                 }],
                 cursor: TickAt(1_789_610_400),
                 last_tick: TickAt(1_789_610_400),
+                last_local: "2026-09-17T04:00:00+02:00".into(),
                 next: Some(tick(1_789_696_800)),
             }),
         ),

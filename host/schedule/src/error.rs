@@ -11,6 +11,8 @@ use crate::Field;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{message}; {help}", self.place())]
 pub struct ParseError {
+    /// Which expression it is, counted from 0, where there are several.
+    pub expression: usize,
     /// The field that is wrong, where it can be told.
     pub field: Option<Field>,
     /// The part of the text that is wrong, in bytes; empty where it is not in the expression.
@@ -28,7 +30,7 @@ impl ParseError {
         message: impl Into<String>,
         help: impl Into<String>,
     ) -> Self {
-        Self { field, span, message: message.into(), help: help.into() }
+        Self { expression: 0, field, span, message: message.into(), help: help.into() }
     }
 
     fn place(&self) -> String {

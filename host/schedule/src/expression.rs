@@ -1,19 +1,31 @@
 //! The text of a schedule: five, six or seven fields, a macro, or `@every`.
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::{fmt, time::Duration};
 
 use chrono_tz::Tz;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     Field, ParseError,
-    field::{self, Piece, Values},
-    zone,
+    field::{FieldReader, Piece, Values},
+    foreign, zone,
 };
+
+/// How an expression's text is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Dialect {
+    /// cron's, with seconds and years where there are more than five fields: Sunday is 0 or 7, `?` picks a value.
+    #[default]
+    Cron,
+    /// Quartz's: six or seven fields, Sunday is 1, `?` is no value.
+    Quartz,
+}
 
 /// A schedule's text, read and checked.
 ///
-/// Five fields are minute, hour, day of month, month, day of week; six have seconds in front; seven have the
-/// year behind. A prefix `TZ=` or `CRON_TZ=` names a zone. [`fmt::Display`] gives back the text as written.
+/// Five fields are minute, hour, day of month, month, day of week; six have seconds in front; seven have the year
+/// behind. A prefix `TZ=` or `CRON_TZ=` names a zone. [`fmt::Display`] gives back the text as written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expression {
     text: String,
@@ -42,6 +54,24 @@ pub(crate) struct Calendar {
 }
 
 impl Calendar {
+    /// The day rule: if either day field starts with `*`, both must match, and otherwise either.
+    pub(crate) fn either_day(&self) -> bool {
+        !self.day_of_month.star && !self.day_of_week.star
+    }
+
+    /// The fields in the order in which they are written.
+    pub(crate) fn fields(&self) -> [(Field, &Values); 7] {
+        [
+            (Field::Second, &self.second),
+            (Field::Minute, &self.minute),
+            (Field::Hour, &self.hour),
+            (Field::DayOfMonth, &self.day_of_month),
+            (Field::Month, &self.month),
+            (Field::DayOfWeek, &self.day_of_week),
+            (Field::Year, &self.year),
+        ]
+    }
+
     /// cronie's rule: a job whose minute or hour field starts with `*` runs by elapsed time.
     pub(crate) fn by_elapsed_time(&self) -> bool {
         self.minute.star || self.hour.star
@@ -63,30 +93,17 @@ const MACROS: [(&str, &str); 7] = [
 ];
 
 impl Expression {
-    /// The zone named by a `TZ=` prefix.
-    pub fn zone(&self) -> Option<Tz> {
-        self.zone
-    }
-
-    /// What is accepted but is seldom what was meant, in sentences.
-    pub fn warnings(&self) -> &[String] {
-        &self.warnings
-    }
-}
-
-impl fmt::Display for Expression {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl FromStr for Expression {
-    type Err = ParseError;
-
-    fn from_str(text: &str) -> Result<Self, ParseError> {
-        let mut warnings = Vec::new();
+    /// Reads an expression. `name` is the job, `namespace/name`, by which `?` picks.
+    ///
+    /// # Errors
+    /// What the dialect refuses, by field and column.
+    pub fn parse(text: &str, dialect: Dialect, name: Option<&str>) -> Result<Self, ParseError> {
+        let mut reader = Reader { dialect, name, warnings: Vec::new() };
         let mut pieces = words(text);
         let zone = take_zone(&mut pieces)?;
+        if let Some(error) = foreign::recognise(text, &pieces) {
+            return Err(error);
+        }
         let kind = match pieces.as_slice() {
             [] => {
                 return Err(ParseError::new(
@@ -96,11 +113,40 @@ impl FromStr for Expression {
                     "write five fields, e.g. `0 2 * * *` for 02:00 every day",
                 ));
             }
-            [word, rest @ ..] if word.text.starts_with('@') => parse_macro(*word, rest, &mut warnings)?,
-            fields => Kind::Calendar(Box::new(parse_fields(text, fields, &mut warnings)?)),
+            [word, rest @ ..] if word.text.starts_with('@') => reader.macro_(*word, rest)?,
+            fields => Kind::Calendar(Box::new(reader.fields(text, fields)?)),
         };
-        Ok(Self { text: text.trim().to_owned(), zone, kind, warnings })
+        Ok(Self { text: text.trim().to_owned(), zone, kind, warnings: reader.warnings })
     }
+
+    /// The zone named by a `TZ=` prefix.
+    pub fn zone(&self) -> Option<Tz> {
+        self.zone
+    }
+
+    /// What is accepted but is seldom what was meant, in sentences.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// What was picked for each `?`: the field and its values.
+    pub fn picks(&self) -> Vec<(Field, Vec<u32>)> {
+        let Kind::Calendar(calendar) = &self.kind else { return Vec::new() };
+        let picked = calendar.fields().into_iter().filter(|(_, values)| !values.picked.is_empty());
+        picked.map(|(field, values)| (field, values.picked.clone())).collect()
+    }
+}
+
+impl fmt::Display for Expression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+struct Reader<'a> {
+    dialect: Dialect,
+    name: Option<&'a str>,
+    warnings: Vec<String>,
 }
 
 fn words(text: &str) -> Vec<Piece<'_>> {
@@ -118,36 +164,101 @@ fn take_zone(pieces: &mut Vec<Piece<'_>>) -> Result<Option<Tz>, ParseError> {
     Ok(Some(zone))
 }
 
-fn parse_macro(word: Piece<'_>, rest: &[Piece<'_>], warnings: &mut Vec<String>) -> Result<Kind, ParseError> {
-    let name = word.text.to_ascii_lowercase();
-    if name == "@every" {
-        return parse_every(word, rest);
+impl Reader<'_> {
+    fn macro_(&mut self, word: Piece<'_>, rest: &[Piece<'_>]) -> Result<Kind, ParseError> {
+        let name = word.text.to_ascii_lowercase();
+        if name == "@every" {
+            return parse_every(word, rest);
+        }
+        if name == "@reboot" {
+            return Err(ParseError::new(
+                None,
+                word.span(),
+                "`@reboot` has no meaning here: hosts come and go, the schedule stays",
+                "write when it is due, or trigger it with `tickhost trigger`",
+            ));
+        }
+        let Some((_, fields)) = MACROS.iter().find(|(known, _)| *known == name) else {
+            return Err(ParseError::new(
+                None,
+                word.span(),
+                format!("`{}` is no macro that is known", word.text),
+                foreign::macro_help(&name),
+            ));
+        };
+        if let Some(extra) = rest.first() {
+            return Err(ParseError::new(
+                None,
+                extra.span(),
+                format!("`{}` stands behind `{}`, which takes nothing", extra.text, word.text),
+                "remove it",
+            ));
+        }
+        // Macros mean the same in every dialect.
+        let mut plain = Reader { dialect: Dialect::Cron, name: None, warnings: Vec::new() };
+        Ok(Kind::Calendar(Box::new(plain.fields(fields, &words(fields))?)))
     }
-    if name == "@reboot" {
-        return Err(ParseError::new(
-            None,
-            word.span(),
-            "`@reboot` has no meaning here: hosts come and go, the schedule stays",
-            "write when it is due, or trigger it with `tickhost trigger`",
-        ));
+
+    fn fields(&mut self, text: &str, pieces: &[Piece<'_>]) -> Result<Calendar, ParseError> {
+        use Field::*;
+        let layout: &[Field] = match (pieces.len(), self.dialect) {
+            (5, Dialect::Cron) => &[Minute, Hour, DayOfMonth, Month, DayOfWeek],
+            (6, _) => &[Second, Minute, Hour, DayOfMonth, Month, DayOfWeek],
+            (7, _) => &[Second, Minute, Hour, DayOfMonth, Month, DayOfWeek, Year],
+            (found, dialect) => return Err(wrong_count(text, found, dialect)),
+        };
+        let mut calendar = Calendar {
+            second: Values::only(0),
+            minute: Values::only(0),
+            hour: Values::only(0),
+            day_of_month: Values::only(1),
+            month: Values::only(1),
+            day_of_week: Values::all(DayOfWeek),
+            year: Values::all(Year),
+        };
+        for (field, piece) in layout.iter().zip(pieces) {
+            let mut reader = FieldReader {
+                field: *field,
+                dialect: self.dialect,
+                may_be_quartz: pieces.len() > 5,
+                name: self.name,
+                warnings: &mut self.warnings,
+            };
+            let values = reader.read(*piece)?;
+            *match field {
+                Second => &mut calendar.second,
+                Minute => &mut calendar.minute,
+                Hour => &mut calendar.hour,
+                DayOfMonth => &mut calendar.day_of_month,
+                Month => &mut calendar.month,
+                DayOfWeek => &mut calendar.day_of_week,
+                Year => &mut calendar.year,
+            } = values;
+        }
+        self.check_quartz_days(&calendar, pieces)?;
+        Ok(calendar)
     }
-    let Some((_, fields)) = MACROS.iter().find(|(known, _)| *known == name) else {
-        return Err(ParseError::new(
-            None,
-            word.span(),
-            format!("`{}` is no macro that is known", word.text),
-            "write one of @yearly, @annually, @monthly, @weekly, @daily, @midnight, @hourly, @every DURATION",
-        ));
-    };
-    if let Some(extra) = rest.first() {
-        return Err(ParseError::new(
-            None,
-            extra.span(),
-            format!("`{}` stands behind `{}`, which takes nothing", extra.text, word.text),
-            "remove it",
-        ));
+
+    /// Quartz itself takes one day field only, and the other must be `?`.
+    fn check_quartz_days(&self, calendar: &Calendar, pieces: &[Piece<'_>]) -> Result<(), ParseError> {
+        let both = self.dialect == Dialect::Quartz
+            && pieces.len() > 5
+            && pieces[3].text != "?"
+            && pieces[5].text != "?"
+            && calendar.either_day();
+        if !both {
+            return Ok(());
+        }
+        Err(ParseError::new(
+            Some(Field::DayOfWeek),
+            pieces[5].span(),
+            format!(
+                "`{}` stands beside the day of month `{}`; Quartz takes only one of them",
+                pieces[5].text, pieces[3].text
+            ),
+            "write `?` for the other one, or two expressions",
+        ))
     }
-    Ok(Kind::Calendar(Box::new(parse_fields(fields, &words(fields), warnings)?)))
 }
 
 fn parse_every(word: Piece<'_>, rest: &[Piece<'_>]) -> Result<Kind, ParseError> {
@@ -182,64 +293,14 @@ fn parse_duration(text: &str) -> Option<Duration> {
     (rest.is_empty() && !text.is_empty()).then(|| Duration::from_secs(seconds))
 }
 
-fn parse_fields(text: &str, pieces: &[Piece<'_>], warnings: &mut Vec<String>) -> Result<Calendar, ParseError> {
-    use Field::*;
-    let layout: &[Field] = match pieces.len() {
-        5 => &[Minute, Hour, DayOfMonth, Month, DayOfWeek],
-        6 => &[Second, Minute, Hour, DayOfMonth, Month, DayOfWeek],
-        7 => &[Second, Minute, Hour, DayOfMonth, Month, DayOfWeek, Year],
-        found => return Err(wrong_count(text, pieces, found)),
-    };
-    // Before the fields are read one by one: a command in the sixth place would shift them all, and the
-    // message would be about a minute that is right.
-    if let Some(command) = pieces.iter().skip(5).find(|p| looks_like_a_command(p.text)) {
-        return Err(pasted_line(text, command));
-    }
-    let mut calendar = Calendar {
-        second: Values::only(0),
-        minute: Values::only(0),
-        hour: Values::only(0),
-        day_of_month: Values::only(1),
-        month: Values::only(1),
-        day_of_week: Values::all(DayOfWeek),
-        year: Values::all(Year),
-    };
-    for (field, piece) in layout.iter().zip(pieces) {
-        let values = field::parse(*field, *piece, warnings)?;
-        *match field {
-            Second => &mut calendar.second,
-            Minute => &mut calendar.minute,
-            Hour => &mut calendar.hour,
-            DayOfMonth => &mut calendar.day_of_month,
-            Month => &mut calendar.month,
-            DayOfWeek => &mut calendar.day_of_week,
-            Year => &mut calendar.year,
-        } = values;
-    }
-    Ok(calendar)
-}
-
-fn looks_like_a_command(word: &str) -> bool {
-    word.starts_with(['/', '.', '~', '$', '"', '\'']) || word.contains(".sh")
-}
-
-fn pasted_line(text: &str, command: &Piece<'_>) -> ParseError {
-    ParseError::new(
-        None,
-        command.at..text.trim_end().len(),
-        format!("`{}` is the command of a crontab line", text[command.at..].trim_end()),
-        "give the five fields alone; what runs is the job's `component`",
-    )
-}
-
-fn wrong_count(text: &str, pieces: &[Piece<'_>], found: usize) -> ParseError {
-    match pieces.get(5) {
-        Some(command) if looks_like_a_command(command.text) || found > 7 => pasted_line(text, command),
-        _ => ParseError::new(
-            None,
-            0..text.len(),
-            format!("found {found} field{}, expected 5, 6 or 7", if found == 1 { "" } else { "s" }),
-            "write minute, hour, day of month, month, day of week, e.g. `0 2 * * *`",
+fn wrong_count(text: &str, found: usize, dialect: Dialect) -> ParseError {
+    let (expected, help) = match dialect {
+        Dialect::Cron => ("5, 6 or 7", "write minute, hour, day of month, month, day of week, e.g. `0 2 * * *`"),
+        Dialect::Quartz => (
+            "6 or 7, as `dialect = \"quartz\"` has them",
+            "write second, minute, hour, day of month, month, day of week, e.g. `0 0 2 * * ?`",
         ),
-    }
+    };
+    let plural = if found == 1 { "" } else { "s" };
+    ParseError::new(None, 0..text.len(), format!("found {found} field{plural}, expected {expected}"), help)
 }

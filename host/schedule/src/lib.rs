@@ -7,17 +7,30 @@
 //!
 //! Start reading at [`Schedule`]; [`Expression`] is the dialect, `zone` maps wall time to instants.
 
+mod calendar;
 mod error;
+mod explain;
 mod expression;
 mod field;
+mod fields;
+mod foreign;
+mod lint;
+mod moved;
+mod odd;
 mod schedule;
-mod wall;
+mod set;
+mod spread;
 mod zone;
 
+pub use calendar::{ClosedDays, OnClosedDay, weekday_number};
 pub use error::ParseError;
-pub use expression::Expression;
+pub use expression::{Dialect, Expression};
 pub use field::Field;
-pub use schedule::{Next, Preview, Schedule, Tick};
+pub use lint::{Lint, LintKind, lint};
+pub use moved::{Moved, moved};
+pub use odd::OddDay;
+pub use schedule::{Definition, Dst, Gap, Next, Overlap, Preview, Schedule, Tick};
+pub use zone::Offsets;
 
 /// The version of the bundled tz database, e.g. `2025b`.
 pub const TZ_VERSION: &str = chrono_tz::IANA_TZDB_VERSION;

@@ -1,48 +1,157 @@
-//! A schedule: an expression in a zone, and the ticks it names.
+//! A schedule: expressions in a zone, and the ticks they name.
 
-use std::time::Duration;
+use std::sync::Arc;
 
-use chrono::{DateTime, FixedOffset, NaiveDate, NaiveTime, SubsecRound, TimeDelta, Utc};
+use chrono::{DateTime, FixedOffset, NaiveDate, TimeDelta, Utc};
 use chrono_tz::Tz;
+use serde::{Deserialize, Serialize};
 
 use crate::{
-    Expression, ParseError,
+    ClosedDays, Dialect, Expression, OnClosedDay, ParseError,
     expression::Kind,
-    wall::Walk,
-    zone::{self, Stretch},
+    fields::Fields,
+    spread,
+    zone::{self, HORIZON, Offsets, Stretch},
 };
 
-/// An expression in a zone.
+/// Everything that says when a job is due, as its owner wrote it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Definition {
+    /// The expressions. A tick that two of them name is one tick.
+    pub schedule: Vec<String>,
+    /// How they are read.
+    #[serde(default)]
+    pub dialect: Dialect,
+    /// The IANA name of the zone in which they are read.
+    pub zone: String,
+    /// What happens on the two odd days of the year.
+    #[serde(default)]
+    pub dst: Dst,
+    /// No tick before this instant.
+    #[serde(default)]
+    pub not_before: Option<DateTime<Utc>>,
+    /// No tick after this instant.
+    #[serde(default)]
+    pub not_after: Option<DateTime<Utc>>,
+    /// Seconds after the tick within which the launch is placed, by the job's name; 0 places it at the tick.
+    #[serde(default)]
+    pub window_s: u32,
+    /// Days that are closed.
+    #[serde(default)]
+    pub closed: ClosedDays,
+    /// What happens to ticks on closed days.
+    #[serde(default)]
+    pub on_closed_day: OnClosedDay,
+}
+
+impl Definition {
+    /// One expression in a zone, and nothing else.
+    pub fn new(expression: &str, zone: &str) -> Self {
+        Self {
+            schedule: vec![expression.to_owned()],
+            dialect: Dialect::Cron,
+            zone: zone.to_owned(),
+            dst: Dst::default(),
+            not_before: None,
+            not_after: None,
+            window_s: 0,
+            closed: ClosedDays::default(),
+            on_closed_day: OnClosedDay::Skip,
+        }
+    }
+}
+
+/// What happens where wall time jumps. What is not said goes by cronie's rule: an expression whose minute or hour
+/// field starts with `*` runs by elapsed time (a missing time is skipped, a repeated one is due both times); any
+/// other runs once for each wall time (`gap = "after"`, `overlap = "first"`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dst {
+    /// A wall time that does not exist.
+    #[serde(default)]
+    pub gap: Option<Gap>,
+    /// A wall time that comes twice.
+    #[serde(default)]
+    pub overlap: Option<Overlap>,
+}
+
+/// What becomes of a wall time that does not exist.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Gap {
+    /// The first instant after the gap.
+    After,
+    /// Nothing.
+    Skip,
+    /// As much later as the gap is long: 02:30 becomes 03:30.
+    Shift,
+}
+
+/// What becomes of a wall time that comes twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Overlap {
+    /// The first time.
+    First,
+    /// The second time.
+    Second,
+    /// Both times.
+    Both,
+}
+
+/// Expressions in a zone.
 ///
-/// A tick is named by the schedule and never by a clock: [`Schedule::next`] is a function of its arguments
-/// alone.
+/// A tick is named by the schedule and never by a clock: [`Schedule::next`] is a function of its arguments alone.
 #[derive(Debug, Clone)]
 pub struct Schedule {
-    expression: Expression,
+    lines: Lines,
     zone: Tz,
-    rule: Rule,
+    offsets: Arc<Offsets>,
+    extras: Option<Box<Extras>>,
+}
+
+/// One expression is the rule, and a million of them must be small.
+#[derive(Debug, Clone)]
+enum Lines {
+    One(Line),
+    Many(Box<[Line]>),
 }
 
 #[derive(Debug, Clone)]
-enum Rule {
-    /// Every wall time that matches, each time the clock shows it.
-    Elapsed(Walk),
-    /// Once for each wall time: a missing one at the first instant after the gap, a repeated one the first
-    /// time.
-    Wall(Walk),
-    Every {
-        period: Duration,
-        anchor: DateTime<Utc>,
-    },
+pub(crate) enum Line {
+    Wall { fields: Fields, gap: Gap, overlap: Overlap },
+    Every { period: i64, anchor: i64 },
+}
+
+/// What few schedules have.
+#[derive(Debug, Clone)]
+struct Extras {
+    not_before: i64,
+    not_after: i64,
+    /// Seconds from the tick to its launch.
+    delay: i64,
+    closed: ClosedDays,
+    on_closed: OnClosedDay,
 }
 
 /// An instant that a schedule names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tick {
-    /// The nominal instant, in whole seconds.
+    /// The nominal instant, in whole seconds: the tick's name.
     pub at: DateTime<Utc>,
     /// The same instant in the schedule's zone, with its offset.
     pub local: DateTime<FixedOffset>,
+    /// When it is launched: inside its window, or on the open day that stands for a closed one.
+    pub due: DateTime<Utc>,
+    /// It falls on a closed day and is not launched.
+    pub excluded: bool,
+}
+
+impl Tick {
+    /// When it is decided: at its instant, or before, where its launch is.
+    pub fn decided_at(&self) -> DateTime<Utc> {
+        self.at.min(self.due)
+    }
 }
 
 /// What comes after an instant.
@@ -50,7 +159,7 @@ pub struct Tick {
 pub enum Next {
     /// The next tick.
     Tick(Tick),
-    /// No tick, ever: an impossible date, or years that are over.
+    /// No tick, ever: an impossible date, years that are over, or the end of the schedule.
     Never,
     /// None until the end of 2099, where the bundled tz rules end; there may be later ones.
     Horizon,
@@ -67,45 +176,57 @@ pub struct Preview {
     pub horizon_reached: bool,
 }
 
-/// The first instant of 2100.
-fn horizon() -> DateTime<Utc> {
-    let date = NaiveDate::from_ymd_opt(2100, 1, 1).unwrap_or(NaiveDate::MAX);
-    date.and_time(NaiveTime::MIN).and_utc()
-}
-
-/// The Gregorian calendar and its weekdays repeat every 28 years within 1901–2099: what does not fire in the
-/// last 28 of them never fires.
-const CALENDAR_CYCLE: TimeDelta = TimeDelta::days(28 * 365 + 7);
+/// The longest way from a tick back to its launch: [`OnClosedDay::PreviousOpen`] looks for an open day so far.
+const LEAD_MAX: TimeDelta = TimeDelta::days(367);
 
 impl Schedule {
-    /// Reads an expression and a zone's name. A `TZ=` prefix in the expression wins over `zone`. `anchor` is
-    /// the instant the job was stored; only `@every` counts from it.
+    /// Reads one expression in a zone. A `TZ=` prefix in the expression wins over `zone`. `anchor` is the instant
+    /// the job was stored; only `@every` counts from it.
     ///
     /// # Errors
-    /// What the dialect refuses, by field and column; a zone that the tz database does not have.
+    /// As [`Schedule::new`].
     pub fn parse(expression: &str, zone: &str, anchor: DateTime<Utc>) -> Result<Self, ParseError> {
-        let expression: Expression = expression.parse()?;
-        let zone = zone::parse(zone)?;
-        Self::new(expression, zone, anchor)
+        Self::new(&Definition::new(expression, zone), None, anchor)
     }
 
-    /// As [`Schedule::parse`], of parts that are read already.
+    /// Reads a definition. `name` is the job, `namespace/name`, by which values and places in windows are picked.
     ///
     /// # Errors
-    /// Only where the calendar engine refuses what the dialect took, which is a fault of this crate.
-    pub fn new(expression: Expression, zone: Tz, anchor: DateTime<Utc>) -> Result<Self, ParseError> {
-        let zone = expression.zone().unwrap_or(zone);
-        let rule = match &expression.kind {
-            Kind::Every(period) => Rule::Every { period: *period, anchor },
-            Kind::Calendar(calendar) if calendar.by_elapsed_time() => Rule::Elapsed(Walk::new(calendar)?),
-            Kind::Calendar(calendar) => Rule::Wall(Walk::new(calendar)?),
+    /// What the dialect refuses, by expression, field and column; a zone that the tz database does not have; parts
+    /// that do not go together.
+    pub fn new(definition: &Definition, name: Option<&str>, anchor: DateTime<Utc>) -> Result<Self, ParseError> {
+        let mut zone = zone::parse(&definition.zone)?;
+        let mut lines = Vec::with_capacity(definition.schedule.len());
+        for (index, text) in definition.schedule.iter().enumerate() {
+            let at = |error: ParseError| ParseError { expression: index, ..error };
+            let expression = Expression::parse(text, definition.dialect, name).map_err(at)?;
+            match expression.zone() {
+                Some(named) if definition.schedule.len() > 1 && named != zone => {
+                    return Err(at(ParseError::new(
+                        None,
+                        0..text.len(),
+                        format!(
+                            "this expression is in {named} and the job in {zone}; the expressions of a job share one zone"
+                        ),
+                        "write `time_zone` for all of them, or two jobs",
+                    )));
+                }
+                Some(named) => zone = named,
+                None => {}
+            }
+            lines.push(Line::new(&expression, definition.dst, anchor));
+        }
+        let Some(first) = lines.first().cloned() else {
+            return Err(ParseError::new(None, 0..0, "there is no expression", "write at least one"));
         };
-        Ok(Self { expression, zone, rule })
+        let extras = Extras::new(definition, name, &lines)?;
+        let lines = if lines.len() == 1 { Lines::One(first) } else { Lines::Many(lines.into()) };
+        Ok(Self { lines, zone, offsets: Offsets::of(zone), extras })
     }
 
-    /// The expression as it was written.
-    pub fn expression(&self) -> &Expression {
-        &self.expression
+    /// The same schedule under another table of offsets: what a release of the tz database would change.
+    pub fn with_offsets(self, offsets: Arc<Offsets>) -> Self {
+        Self { offsets, ..self }
     }
 
     /// The zone in which wall time is read.
@@ -113,30 +234,45 @@ impl Schedule {
         self.zone
     }
 
-    /// The first tick after `after`; never `after` itself.
+    /// Its offsets.
+    pub fn offsets(&self) -> &Offsets {
+        &self.offsets
+    }
+
+    /// The first tick after `after`, by name; never `after` itself.
     pub fn next(&self, after: DateTime<Utc>) -> Next {
-        // Ticks are whole seconds.
-        let after = after.trunc_subsecs(0);
-        let found = match &self.rule {
-            Rule::Elapsed(walk) => self.next_elapsed(walk, after),
-            Rule::Wall(walk) => self.next_wall(walk, after),
-            Rule::Every { period, anchor } => return self.next_every(*period, *anchor, after),
-        };
-        match found {
-            Some(at) if at < horizon() => Next::Tick(self.tick(at)),
-            _ if self.fires_in_a_full_cycle() => Next::Horizon,
-            _ => Next::Never,
+        let mut from = after.timestamp() + 1;
+        let mut until = HORIZON;
+        if let Some(extras) = &self.extras {
+            from = from.max(extras.not_before);
+            until = until.min(extras.not_after.saturating_add(1));
+        }
+        let lines = self.lines();
+        match lines.iter().filter_map(|line| line.first_from(&self.offsets, from)).min().filter(|at| *at < until) {
+            Some(at) => Next::Tick(self.tick_at(at)),
+            None if until < HORIZON || !lines.iter().any(Line::fires_for_ever) => Next::Never,
+            None => Next::Horizon,
         }
     }
 
-    /// The last tick in `(after, until]`. The work does not depend on how many there are.
-    pub fn last_in(&self, after: DateTime<Utc>, until: DateTime<Utc>) -> Option<Tick> {
+    /// The last tick in `(after, until]`, by name. The work does not depend on how many there are.
+    pub fn last_named(&self, after: DateTime<Utc>, until: DateTime<Utc>) -> Option<Tick> {
+        self.last(after, until, |tick| tick.at <= until)
+    }
+
+    /// The last tick after `after`, by name, whose launch is due at `until` or before.
+    pub fn last_due(&self, after: DateTime<Utc>, until: DateTime<Utc>) -> Option<Tick> {
+        let is_early = self.extras.as_ref().is_some_and(|extras| extras.on_closed == OnClosedDay::PreviousOpen);
+        let lead = if is_early { LEAD_MAX } else { TimeDelta::zero() };
+        self.last(after, until + lead, |tick| tick.due <= until)
+    }
+
+    /// The last tick in `(after, until]` for which `holds`, which holds up to some tick and for none after it.
+    fn last(&self, after: DateTime<Utc>, until: DateTime<Utc>, holds: impl Fn(&Tick) -> bool) -> Option<Tick> {
         let next = |from| match self.next(from) {
-            Next::Tick(tick) if tick.at <= until => Some(tick),
+            Next::Tick(tick) if holds(&tick) => Some(tick),
             _ => None,
         };
-        let until = until.trunc_subsecs(0);
-        // `next(x) <= until` holds up to the last tick and fails from there on.
         let mut found = next(after)?;
         let mut high = until;
         while (high - found.at).num_seconds() > 1 {
@@ -149,7 +285,7 @@ impl Schedule {
         Some(next(found.at).unwrap_or(found))
     }
 
-    /// Up to `count` ticks in `(after, until]`.
+    /// Up to `count` ticks in `(after, until]`, by name.
     pub fn preview(&self, after: DateTime<Utc>, until: Option<DateTime<Utc>>, count: usize) -> Preview {
         let mut preview = Preview { ticks: Vec::new(), never: false, horizon_reached: false };
         let mut from = after;
@@ -165,7 +301,7 @@ impl Schedule {
                     break;
                 }
                 Next::Horizon => {
-                    preview.horizon_reached = until.is_none_or(|until| until >= horizon());
+                    preview.horizon_reached = until.is_none_or(|until| until.timestamp() >= HORIZON);
                     break;
                 }
             }
@@ -173,9 +309,9 @@ impl Schedule {
         preview
     }
 
-    /// An instant as a tick of this schedule's zone, whether or not the schedule names it.
+    /// An instant as a tick of this schedule, whether or not the schedule names it.
     pub fn tick(&self, at: DateTime<Utc>) -> Tick {
-        Tick { at, local: at.with_timezone(&zone::offset(self.zone, at)) }
+        self.tick_at(at.timestamp())
     }
 
     /// Whether the schedule names this instant.
@@ -183,66 +319,197 @@ impl Schedule {
         matches!(self.next(at - TimeDelta::seconds(1)), Next::Tick(tick) if tick.at == at)
     }
 
-    fn next_elapsed(&self, walk: &Walk, after: DateTime<Utc>) -> Option<DateTime<Utc>> {
-        let mut from = after;
-        loop {
-            let stretch = Stretch::at(self.zone, from);
-            let candidate = stretch.instant(walk.next(zone::wall(self.zone, from))?);
-            match zone::next_change(self.zone, from, candidate.min(horizon())) {
-                None => return Some(candidate),
-                // The clock changes first. One second before the change is as far as this offset reaches.
-                Some(change) => {
-                    let first_wall = zone::wall(self.zone, change);
-                    if walk.next(first_wall - TimeDelta::seconds(1)) == Some(first_wall) {
-                        return Some(change);
-                    }
-                    from = change;
+    /// Whether every line runs by wall time, where an hour that comes twice is one. For the others a tz rule that
+    /// changes moves nothing that counts.
+    pub fn is_by_wall_time(&self) -> bool {
+        self.lines().iter().all(|line| matches!(line, Line::Wall { overlap: Overlap::First | Overlap::Second, .. }))
+    }
+
+    pub(crate) fn lines(&self) -> &[Line] {
+        match &self.lines {
+            Lines::One(line) => std::slice::from_ref(line),
+            Lines::Many(lines) => lines,
+        }
+    }
+
+    fn tick_at(&self, at: i64) -> Tick {
+        let instant = DateTime::from_timestamp(at, 0).unwrap_or_default();
+        let local = instant.with_timezone(&self.offsets.at(instant));
+        let mut tick = Tick { at: instant, local, due: instant, excluded: false };
+        let Some(extras) = &self.extras else { return tick };
+        let date = local.date_naive();
+        if extras.closed.contains(date) {
+            match extras.closed.open_day(date, extras.on_closed) {
+                Some(open) => tick.due = self.same_time_on(open, &local),
+                None => tick.excluded = true,
+            }
+        }
+        tick.due += TimeDelta::seconds(extras.delay);
+        tick
+    }
+
+    /// The same wall time on another day; where it does not exist the first instant after the gap, where it comes
+    /// twice the first.
+    fn same_time_on(&self, day: NaiveDate, local: &DateTime<FixedOffset>) -> DateTime<Utc> {
+        let wall = day.and_time(local.time()).and_utc().timestamp();
+        let stretch = self.offsets.reaching(self.offsets.stretch_at(wall - 2 * 86_400), wall);
+        let at = (wall - stretch.offset).max(stretch.begin);
+        DateTime::from_timestamp(at, 0).unwrap_or_default()
+    }
+}
+
+impl Line {
+    fn new(expression: &Expression, dst: Dst, anchor: DateTime<Utc>) -> Self {
+        match &expression.kind {
+            Kind::Every(period) => {
+                Self::Every { period: i64::try_from(period.as_secs()).unwrap_or(i64::MAX), anchor: anchor.timestamp() }
+            }
+            Kind::Calendar(calendar) => {
+                let (gap, overlap) = match calendar.by_elapsed_time() {
+                    true => (Gap::Skip, Overlap::Both),
+                    false => (Gap::After, Overlap::First),
+                };
+                Self::Wall {
+                    fields: Fields::new(calendar),
+                    gap: dst.gap.unwrap_or(gap),
+                    overlap: dst.overlap.unwrap_or(overlap),
                 }
             }
         }
     }
 
-    fn next_wall(&self, walk: &Walk, after: DateTime<Utc>) -> Option<DateTime<Utc>> {
-        let mut from = after;
-        // Whether `from` is the first instant of its stretch and may itself be the tick.
-        let mut inclusive = false;
-        loop {
-            let stretch = Stretch::at(self.zone, from);
-            let mut wall = zone::wall(self.zone, from);
-            if inclusive {
-                wall -= TimeDelta::seconds(1);
-            }
-            if let Some((change, resume)) = stretch.resume() {
-                let resume = resume - TimeDelta::seconds(1);
-                // Inside a repeated hour the walk goes on where the first pass ended; at the change itself
-                // it goes back to what the gap left out.
-                wall = if inclusive && change == from { resume } else { wall.max(resume) };
-            }
-            let next = walk.next(wall)?;
-            let floor = if inclusive { from } else { from + TimeDelta::seconds(1) };
-            let candidate = stretch.instant(next).max(floor);
-            match zone::next_change(self.zone, from, candidate.min(horizon())) {
-                None => return Some(candidate),
-                Some(change) => {
-                    from = change;
-                    inclusive = true;
-                }
-            }
+    /// Whether there would be ticks beyond the horizon.
+    fn fires_for_ever(&self) -> bool {
+        match self {
+            Self::Wall { fields, .. } => fields.fires_for_ever(),
+            Self::Every { .. } => true,
         }
     }
 
-    fn next_every(&self, period: Duration, anchor: DateTime<Utc>, after: DateTime<Utc>) -> Next {
-        let period = i64::try_from(period.as_secs()).unwrap_or(i64::MAX);
-        let elapsed = (after - anchor).num_seconds().max(0);
-        let at = anchor + TimeDelta::seconds((elapsed / period + 1) * period);
-        if at < horizon() { Next::Tick(self.tick(at)) } else { Next::Horizon }
-    }
-
-    /// Whether the fields can match at all, in years that are not over.
-    fn fires_in_a_full_cycle(&self) -> bool {
-        match &self.rule {
-            Rule::Elapsed(walk) | Rule::Wall(walk) => walk.next((horizon() - CALENDAR_CYCLE).naive_utc()).is_some(),
-            Rule::Every { .. } => true,
+    /// The first instant from `from` on.
+    fn first_from(&self, offsets: &Offsets, from: i64) -> Option<i64> {
+        match self {
+            Self::Every { period, anchor } => {
+                let periods = (from - anchor).div_euclid(*period) + i64::from((from - anchor).rem_euclid(*period) != 0);
+                Some(anchor + periods.max(1) * period)
+            }
+            Self::Wall { fields, gap, overlap } => first_of_wall(fields, *gap, *overlap, offsets, from),
         }
     }
+}
+
+/// Goes from one stretch of constant offset to the next. In each, wall time is a plain line; what wall time leaves
+/// out or shows twice is at the stretch's ends.
+fn first_of_wall(fields: &Fields, gap: Gap, overlap: Overlap, offsets: &Offsets, from: i64) -> Option<i64> {
+    let mut from = from;
+    let mut stretch = offsets.stretch_at(from);
+    loop {
+        if let Some(at) = in_gap(fields, gap, &stretch, from) {
+            // What the gap left out comes before what follows it, but for a shifted time.
+            let later = in_stretch(fields, overlap, &stretch, from).ok();
+            return Some(later.map_or(at, |later| later.min(at)));
+        }
+        match in_stretch(fields, overlap, &stretch, from) {
+            Ok(at) => return Some(at),
+            Err(Beyond::Never) => return None,
+            Err(Beyond::Wall(wall)) => {
+                // The stretch that shows this wall time, or the first one after the gap that leaves it out.
+                stretch = offsets.reaching(offsets.after(&stretch)?, wall);
+                from = stretch.begin;
+            }
+        }
+    }
+}
+
+enum Beyond {
+    Never,
+    /// Wall time goes on from here in a later stretch.
+    Wall(i64),
+}
+
+/// The first instant from `from` on whose wall time matches, within a stretch.
+fn in_stretch(fields: &Fields, overlap: Overlap, stretch: &Stretch, from: i64) -> Result<i64, Beyond> {
+    let mut wall = from.saturating_add(stretch.offset);
+    if overlap == Overlap::First {
+        wall = wall.max(stretch.wall_begin().saturating_add(stretch.repeats()));
+    }
+    let end = match overlap {
+        Overlap::Second => stretch.wall_end() - stretch.repeated(),
+        Overlap::First | Overlap::Both => stretch.wall_end(),
+    };
+    match fields.first_from(wall) {
+        None => Err(Beyond::Never),
+        Some(wall) if wall < end => Ok(wall - stretch.offset),
+        // The next stretch shows some wall times again: it is not to be passed over.
+        Some(_) if stretch.wall_after < stretch.wall_end() => Err(Beyond::Wall(stretch.wall_after)),
+        Some(wall) => Err(Beyond::Wall(wall)),
+    }
+}
+
+/// What a stretch makes up of the gap before it, from `from` on.
+fn in_gap(fields: &Fields, gap: Gap, stretch: &Stretch, from: i64) -> Option<i64> {
+    let length = stretch.gap();
+    if length == 0 || from >= stretch.begin.saturating_add(length) {
+        return None;
+    }
+    let left_out = stretch.wall_before..stretch.wall_before + length;
+    match gap {
+        Gap::Skip => None,
+        Gap::After if from > stretch.begin => None,
+        Gap::After => fields.first_from(left_out.start).filter(|wall| *wall < left_out.end).map(|_| stretch.begin),
+        Gap::Shift => {
+            let wall = fields.first_from(left_out.start + (from - stretch.begin).max(0))?;
+            (wall < left_out.end).then(|| stretch.begin + (wall - left_out.start))
+        }
+    }
+}
+
+impl Extras {
+    fn new(definition: &Definition, name: Option<&str>, lines: &[Line]) -> Result<Option<Box<Self>>, ParseError> {
+        let refuse = |message: &str, help: &str| Err(ParseError::new(None, 0..0, message, help));
+        if let (Some(from), Some(to)) = (definition.not_before, definition.not_after)
+            && from > to
+        {
+            return refuse("`not_after` lies before `not_before`", "swap them, or drop one");
+        }
+        let moves = definition.on_closed_day != OnClosedDay::Skip;
+        if moves && definition.closed.is_empty() {
+            return refuse(
+                "`on_closed_day` moves ticks and no calendar says which days are closed",
+                "add `exclude = [\"…\"]`",
+            );
+        }
+        let times: u32 =
+            lines.iter().map(|line| if let Line::Wall { fields, .. } = line { fields.times_a_day() } else { 2 }).sum();
+        if moves && times > 1 {
+            return refuse(
+                "`on_closed_day` moves a tick to another day, and this schedule has more than one time a day",
+                "write one time a day, or `on_closed_day = \"skip\"`",
+            );
+        }
+        let delay = match (definition.window_s, name) {
+            (0, _) => 0,
+            (window, Some(name)) => i64::from(spread::pick(name, "window", window)),
+            (_, None) => {
+                return refuse(
+                    "the place in a `window` is picked by the job's name, and none is given",
+                    "give it, e.g. `--name billing/nightly`",
+                );
+            }
+        };
+        let extras = Self {
+            not_before: definition.not_before.map_or(i64::MIN, ceil),
+            not_after: definition.not_after.map_or(i64::MAX, |at| at.timestamp()),
+            delay,
+            closed: definition.closed.clone(),
+            on_closed: definition.on_closed_day,
+        };
+        let plain = definition.not_before.is_none() && definition.not_after.is_none() && definition.window_s == 0;
+        Ok((!plain || !extras.closed.is_empty()).then(|| Box::new(extras)))
+    }
+}
+
+/// The first whole second at or after an instant.
+fn ceil(at: DateTime<Utc>) -> i64 {
+    at.timestamp() + i64::from(at.timestamp_subsec_nanos() > 0)
 }

@@ -94,12 +94,27 @@ impl Host {
             clock: Arc::default(),
             draining: Arc::default(),
         };
+        host.retime().await?;
         host.register().await?;
         host.settle().await?;
         tokio::spawn(leader::act(host.clone(), outputs));
         tokio::spawn(leader::conduct(host.clone()));
         tokio::spawn(leader::prune(host.clone()));
         Ok(host)
+    }
+
+    /// What another release of the tz database names otherwise than the one this node ran with. Before it registers
+    /// with the new one: done in part, it is done again.
+    async fn retime(&self) -> Result<(), StartError> {
+        let known = self.replica.read(|state| state.node(NODE).map(|node| node.tz.clone()));
+        if known.is_none_or(|tz| tz == tickhost_schedule::TZ_VERSION) {
+            return Ok(());
+        }
+        for command in self.replica.read(conductor::retime) {
+            tracing::info!(?command, tz = tickhost_schedule::TZ_VERSION, "a tick moves with the tz database");
+            self.propose_done(command).await?;
+        }
+        Ok(())
     }
 
     async fn register(&self) -> Result<(), StartError> {

@@ -7,7 +7,7 @@ use tickhost_executor::now;
 use tickhost_ledger::{
     Command, JobName, JobSpec, LaunchId, Refusal, Reply, Stamp, TickAt,
     conductor::{self, Conductor},
-    launch::Status,
+    launch::{SkipReason, Status},
     rows::{Job, SkippedRange},
 };
 use tickhost_replica::ProposeError;
@@ -79,15 +79,18 @@ impl Host {
         let existed = self.replica.read(|state| state.job(name).is_some());
         let reply = self
             .change_job(name, |job, at| {
-                let anchor = job.filter(|job| job.spec.schedule == spec.schedule).map_or(at, |j| j.created_at);
-                let schedule = Schedule::parse(&spec.schedule, &spec.zone, anchor.time())?;
-                let grave = self.replica.read(|state| state.grave(name).map(|g| g.cursor.time()));
-                let after = grave.map_or(at.time(), |grave| grave.max(at.time()));
+                let anchor =
+                    job.filter(|job| job.spec.timing.schedule == spec.timing.schedule).map_or(at, |j| j.created_at);
+                let schedule = Schedule::new(&spec.timing, Some(&name.to_string()), anchor.time())?;
+                let grave = self.replica.read(|state| state.grave(name).map(|grave| grave.cursor));
+                // A tick that is moved to an earlier day is decided ahead of its instant.
+                let decided = job.map(|job| job.cursor).or(grave);
+                let after = decided.map_or(at.time(), |cursor| cursor.time().max(at.time()));
                 Ok(vec![Command::PutJob {
                     job: name.clone(),
                     spec: Box::new(spec.clone()),
                     from_revision: job.map_or(0, |job| job.revision),
-                    next: conductor::next_tick(&schedule, after),
+                    next: conductor::next_tick(&schedule, after, None),
                     by: by.to_owned(),
                 }])
             })
@@ -122,7 +125,8 @@ impl Host {
     pub(crate) async fn resume_job(&self, name: &JobName) -> Result<(), ChangeError> {
         self.change_job(name, |job, at| {
             let job = job.ok_or_else(|| Refusal::NoJob(name.clone()))?;
-            let next = conductor::next_tick(&conductor::schedule_of(job)?, at.time());
+            let after = job.cursor.time().max(at.time());
+            let next = conductor::next_tick(&conductor::schedule_of(name, job)?, after, None);
             Ok(vec![Command::Resume { job: name.clone(), revision: job.revision, next }])
         })
         .await
@@ -142,7 +146,7 @@ impl Host {
         let at = self.believed_now().map_err(ChangeError::Held)?;
         let job = self.replica.read(|state| state.job(name).cloned());
         let job = job.ok_or_else(|| Refusal::NoJob(name.clone()))?;
-        let schedule = conductor::schedule_of(&job)?;
+        let schedule = conductor::schedule_of(name, &job)?;
         let instant = tick.unwrap_or(TickAt(at.0.div_euclid(1000)));
         if let Some(tick) = tick {
             if tick.time() > at.time() {
@@ -159,7 +163,8 @@ impl Host {
             if !is_kept && !schedule.names(tick.time()) {
                 return Err(ChangeError::Invalid(format!(
                     "`{tick}` is no tick of `{name}` (`{}` in {}); `tickhost ticks {name}` lists them",
-                    job.spec.schedule, job.spec.zone
+                    job.spec.timing.schedule.join("`, `"),
+                    job.spec.timing.zone
                 )));
             }
         }
@@ -190,17 +195,19 @@ impl Host {
         });
         // Enumerated here and not under the state's lock: a pause of a year has many ticks.
         for (start, range) in ranges {
-            let Ok(schedule) = Schedule::parse(&range.schedule, &range.zone, range.anchor.time()) else { continue };
+            let schedule = Schedule::new(&range.timing, Some(&name.to_string()), range.anchor.time());
+            let Ok(schedule) = schedule else { continue };
             let after = start.max(from).time() - chrono::TimeDelta::seconds(1);
             let mut until = range.to.unwrap_or_else(|| TickAt(now().0.div_euclid(1000))).min(to).time();
             // The newest first, since those are asked for.
             for _ in 0..count {
-                let Some(tick) = schedule.last_in(after, until) else { break };
+                let Some(tick) = schedule.last_named(after, until) else { break };
                 until = tick.at - chrono::TimeDelta::seconds(1);
+                let reason = if tick.excluded { SkipReason::Excluded } else { range.reason };
                 views.push(TickView {
                     tick: TickAt::from(tick.at).to_string(),
                     local: tick.local.to_rfc3339_opts(SecondsFormat::Secs, false),
-                    verdict: format!("skipped({})", range.reason),
+                    verdict: format!("skipped({reason})"),
                     launch: None,
                     attempts: 0,
                 });

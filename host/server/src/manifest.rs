@@ -14,11 +14,15 @@ use tickhost_ledger::{
     spec::{CatchUp, Limits, OnUnknown, Overlap, Retry, RetryWhen, bounds},
 };
 use tickhost_sandbox::AllowRule;
-use tickhost_schedule::Schedule;
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
 };
+
+mod calendar;
+mod timing;
+
+use timing::Timing;
 
 /// A manifest, read and checked; components are not looked up yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,7 +113,7 @@ impl Diagnostic for Shown<'_> {
     }
 }
 
-/// Reads a manifest.
+/// Reads a manifest. Its calendars lie in the folder `calendars` beside it.
 ///
 /// # Errors
 /// Everything that is wrong with it.
@@ -121,7 +125,7 @@ pub fn parse(path: &Path, text: &str) -> Result<Manifest, Refused> {
         reader.problem(error.span().unwrap_or(0..0), error.message(), None);
     }
     let broken: BTreeSet<usize> = reader.problems.iter().map(|problem| problem.line).collect();
-    reader.manifest(&table, &mut manifest);
+    reader.manifest(&table, path.parent().unwrap_or(Path::new("")), &mut manifest);
     // What the parser made of a broken line is a guess; its syntax is what is wrong with it.
     let syntax = errors.len();
     let mut index = 0;
@@ -161,7 +165,7 @@ impl Reader<'_> {
         self.problems.push(Problem { message: message.into(), help, span, line, column });
     }
 
-    fn manifest(&mut self, table: &Spanned<Table<'_>>, manifest: &mut Manifest) {
+    fn manifest(&mut self, table: &Spanned<Table<'_>>, dir: &Path, manifest: &mut Manifest) {
         let mut fields = Fields::new(self, "the manifest", table.get_ref(), table.span(), &["namespace", "job"]);
         let namespace = fields.required("namespace", "write e.g. `namespace = \"billing\"`", |r, v| {
             let text = r.string(v)?;
@@ -177,7 +181,8 @@ impl Reader<'_> {
             // What is missing in a table is said at its header.
             let span = key.span();
             let mut warnings = Vec::new();
-            let draft = self.job(key.get_ref(), table, span, &mut warnings);
+            let job = format!("{}/{}", namespace.as_deref().unwrap_or("?"), key.get_ref());
+            let draft = self.job(&job, table, span, dir, &mut warnings);
             if let (Some(namespace), Some(()), Some(draft)) = (&namespace, name, draft) {
                 let name = JobName { namespace: namespace.clone(), name: key.get_ref().to_string() };
                 manifest.warnings.extend(warnings.into_iter().map(|w| (name.clone(), w)));
@@ -188,25 +193,16 @@ impl Reader<'_> {
 
     fn job(
         &mut self,
-        name: &str,
+        job: &str,
         table: &Table<'_>,
         span: Range<usize>,
+        dir: &Path,
         warnings: &mut Vec<String>,
     ) -> Option<JobDraft> {
-        let what = format!("[job.{name}]");
-        let known = [
-            "component",
-            "schedule",
-            "time_zone",
-            "on_unknown",
-            "overlap",
-            "catch_up",
-            "start_deadline",
-            "limits",
-            "allow",
-            "config",
-            "retry",
-        ];
+        let what = format!("[job.{}]", job.rsplit('/').next().unwrap_or(job));
+        let own =
+            ["component", "on_unknown", "overlap", "catch_up", "start_deadline", "limits", "allow", "config", "retry"];
+        let known: Vec<&str> = own.into_iter().chain(timing::FIELDS).collect();
         let problems_before = self.problems.len();
         let mut f = Fields::new(self, &what, table, span, &known);
         let component = f.required("component", "write a path or `sha256:…`", |r, v| {
@@ -216,28 +212,7 @@ impl Reader<'_> {
             }
             Some(ComponentRef::Path(PathBuf::from(text)))
         });
-        let zone = f.optional("time_zone", "UTC".to_owned(), |r, v| {
-            let zone = r.string(v)?;
-            r.checked(v, Schedule::parse("@daily", &zone, chrono::DateTime::UNIX_EPOCH).map(|_| zone))
-        });
-        let schedule = f.required("schedule", "write e.g. `schedule = \"0 2 * * *\"`", |r, v| {
-            let text = r.string(v)?;
-            match Schedule::parse(&text, "UTC", chrono::DateTime::UNIX_EPOCH) {
-                Ok(schedule) => {
-                    warnings.extend(schedule.expression().warnings().iter().cloned());
-                    Some(text)
-                }
-                Err(error) => {
-                    // One quote in front of the text, so that the caret stands under what is wrong.
-                    let start = v.span().start + 1;
-                    let message = format!("`{text}`: {}", error.message);
-                    let place = error.field.map_or(message.clone(), |field| format!("{field} field of {message}"));
-                    let span = start + error.span.start..start + error.span.end.max(error.span.start + 1);
-                    r.problem(span, place, Some(error.help));
-                    None
-                }
-            }
-        });
+        let timing = timing::read(&mut f, job, dir, warnings);
         let on_unknown = f.required("on_unknown", ON_UNKNOWN_HELP, |r, v| {
             r.choice(v, &[("skip", OnUnknown::Skip), ("repeat", OnUnknown::Repeat)])
         });
@@ -267,12 +242,14 @@ impl Reader<'_> {
         if self.problems.len() > problems_before {
             return None;
         }
+        let Timing { definition, calendars, max_launches } = timing?;
         Some(JobDraft {
             component: component?,
             spec: JobSpec {
                 component: Digest([0; 32]),
-                schedule: schedule?,
-                zone: zone?,
+                timing: definition,
+                calendars,
+                max_launches,
                 on_unknown: on_unknown?,
                 overlap: overlap?,
                 catch_up: catch_up?,
@@ -515,6 +492,11 @@ impl<'r, 'a, 't> Fields<'r, 'a, 't> {
         Self { reader, what, table, span }
     }
 
+    /// Something is wrong with the table as a whole.
+    fn problem(&mut self, message: impl Into<String>, help: Option<String>) {
+        self.reader.problem(self.span.clone(), message, help);
+    }
+
     fn value(&self, name: &str) -> Option<&'t Spanned<DeValue<'t>>> {
         self.table.iter().find(|(key, _)| key.get_ref() == name).map(|(_, value)| value)
     }
@@ -591,7 +573,7 @@ retry = { attempts = 3, backoff = "2s" }
         assert_eq!(charge.spec.retry, Retry::NEVER);
         assert_eq!(charge.spec.config["batch"], "20");
         let report = &manifest.jobs[1].1.spec;
-        assert_eq!((report.zone.as_str(), report.catch_up), ("UTC", CatchUp::All(10)));
+        assert_eq!((report.timing.zone.as_str(), report.catch_up), ("UTC", CatchUp::All(10)));
         assert_eq!(
             report.retry,
             Retry { attempts: 3, backoff_ms: 2_000, backoff_max_ms: 60_000, when: RetryWhen::Failed }

@@ -84,6 +84,7 @@ impl State {
             Command::DeleteJob { job, from_revision, .. } => self.delete_job(cx, job, *from_revision),
             Command::Pause { job, note, by } => self.pause(cx, job, note, by),
             Command::Resume { job, revision, next } => self.resume(cx, job, *revision, next.clone()),
+            Command::Retime { job, revision, awaited, next } => self.retime(job, *revision, *awaited, next.clone()),
             Command::Decide(decision) => self.decide(cx, decision),
             Command::Trigger { launch, local, same_key, by } => self.trigger(cx, launch, local, *same_key, by),
             Command::Intend { run, node, session } => self.intend(cx, run, *node, *session),

@@ -15,11 +15,10 @@ pub(super) struct Index {
     pub(super) due: BTreeSet<(TickAt, JobName)>,
     /// Launches that are not closed, by job.
     pub(super) open: BTreeMap<JobName, BTreeSet<LaunchId>>,
-    /// Open launches without a run, by when they were decided: first come, first served.
+    /// Open launches without a run, by when they may begin: first come, first served.
     pub(super) waiting: BTreeSet<(Stamp, LaunchId)>,
-    /// The same by when something is to be done about them, whether or not there is room: the time of the next
-    /// attempt, and the end of the start deadline.
-    pub(super) timers: BTreeSet<(Stamp, LaunchId)>,
+    /// The same by when they no longer may.
+    pub(super) deadlines: BTreeSet<(Stamp, LaunchId)>,
     /// Runs and bytes of memory in use, by node.
     pub(super) reserved: BTreeMap<u64, (u32, u64)>,
     /// Launches kept, by job.
@@ -48,8 +47,8 @@ impl Index {
                 *bytes += attempt.memory_bytes;
             }
             None => {
-                self.waiting.insert((launch.decided_at, id.clone()));
-                self.timers.extend(timers(launch).map(|at| (at, id.clone())));
+                self.waiting.insert((begins(launch), id.clone()));
+                self.deadlines.insert((ends(launch), id.clone()));
             }
         }
     }
@@ -61,10 +60,8 @@ impl Index {
                 self.open.remove(&id.job);
             }
         }
-        self.waiting.remove(&(launch.decided_at, id.clone()));
-        for at in timers(launch) {
-            self.timers.remove(&(at, id.clone()));
-        }
+        self.waiting.remove(&(begins(launch), id.clone()));
+        self.deadlines.remove(&(ends(launch), id.clone()));
         if let Some(attempt) = launch.live()
             && let Some((runs, bytes)) = self.reserved.get_mut(&attempt.node)
         {
@@ -74,12 +71,15 @@ impl Index {
     }
 }
 
-/// When something is to be done about a launch that waits.
-fn timers(launch: &Launch) -> impl Iterator<Item = Stamp> + use<> {
-    let next_attempt = match launch.status {
-        Status::AwaitingRetry { at, .. } => Some(at),
-        _ => None,
-    };
-    // It may begin in the last millisecond of its deadline.
-    next_attempt.into_iter().chain([launch.start_by.plus_ms(1)])
+/// When a launch that waits may begin.
+fn begins(launch: &Launch) -> Stamp {
+    match launch.status {
+        Status::AwaitingRetry { at, .. } => at,
+        _ => launch.start_after.max(launch.decided_at),
+    }
+}
+
+/// When it no longer may: it may begin in the last millisecond of its deadline.
+fn ends(launch: &Launch) -> Stamp {
+    launch.start_by.plus_ms(1)
 }

@@ -40,12 +40,15 @@ impl State {
             Some(job) => Job {
                 spec: spec.clone(),
                 revision: job.revision + 1,
-                created_at: if job.spec.schedule == spec.schedule { job.created_at } else { cx.at },
+                created_at: if job.spec.timing.schedule == spec.timing.schedule { job.created_at } else { cx.at },
                 stored_at: cx.at,
                 by: by.to_owned(),
                 cursor: job.cursor.max(floor),
-                next: if job.pause.is_some() { None } else { next },
+                next: if job.pause.is_some() { None } else { next.filter(|_| !spec.is_over(job.launched)) },
                 last_tick: job.last_tick,
+                // Wall time is compared within one zone only.
+                last_local: job.last_local.clone().filter(|_| job.spec.timing == spec.timing),
+                launched: job.launched,
                 pause: job.pause.clone(),
             },
             None => Job {
@@ -57,6 +60,8 @@ impl State {
                 cursor: grave.map_or(floor, |g| g.cursor.max(floor)),
                 next,
                 last_tick: None,
+                last_local: None,
+                launched: 0,
                 pause: None,
             },
         };
@@ -72,8 +77,8 @@ impl State {
     }
 
     pub(super) fn set_job(&mut self, name: &JobName, job: Job) {
-        let was = self.jobs.get(name).and_then(|j| j.next.as_ref().map(|n| n.at));
-        self.index.await_tick(name, was, job.next.as_ref().map(|n| n.at));
+        let was = self.jobs.get(name).and_then(|j| j.next.as_ref().map(NextTick::decided_at));
+        self.index.await_tick(name, was, job.next.as_ref().map(NextTick::decided_at));
         self.jobs.insert(name.clone(), job);
     }
 
@@ -90,13 +95,13 @@ impl State {
         for id in open {
             self.stop_or_withdraw(cx, &id, SkipReason::Deleted, "the job was deleted");
         }
-        self.index.await_tick(name, job.and_then(|j| j.next).map(|n| n.at), None);
+        self.index.await_tick(name, job.and_then(|j| j.next).map(|n| n.decided_at()), None);
         self.jobs.remove(name);
         self.graves.insert(name.clone(), grave);
         Ok(Reply::Done)
     }
 
-    pub(super) fn pause(&mut self, cx: &Context, name: &JobName, note: &str, by: &str) -> Answer {
+    pub(super) fn pause(&mut self, cx: &mut Context, name: &JobName, note: &str, by: &str) -> Answer {
         let job = self.jobs.get(name).ok_or_else(|| Refusal::NoJob(name.clone()))?;
         if job.pause.is_some() {
             return Err(Refusal::Pause { job: name.clone(), found: "paused already".into() });
@@ -109,6 +114,12 @@ impl State {
         let job = Job { pause: Some(pause), next: None, ..job.clone() };
         self.ranges.insert((name.clone(), from), range);
         self.set_job(name, job);
+        // What is placed later falls into the pause.
+        let is_later = |id: &&LaunchId| self.launches.get(id).is_some_and(|launch| launch.start_after > cx.at);
+        let later: Vec<LaunchId> = self.open(name).filter(is_later).cloned().collect();
+        for id in later {
+            self.stop_or_withdraw(cx, &id, SkipReason::Paused, "the job was paused");
+        }
         Ok(Reply::Done)
     }
 
@@ -119,6 +130,7 @@ impl State {
             return Err(Refusal::Pause { job: name.clone(), found: "not paused".into() });
         }
         let cursor = job.cursor.max(TickAt(cx.at.0.div_euclid(1000)));
+        let next = next.filter(|_| !job.spec.is_over(job.launched));
         let job = Job { pause: None, next, cursor, ..job.clone() };
         self.close_open_range(cx, name);
         self.set_job(name, job);
@@ -148,10 +160,22 @@ pub(super) fn check_revision(job: &JobName, found: u64, expected: u64) -> Result
     })
 }
 
+/// A decision is about the tick that the job waits for.
+pub(super) fn check_awaited(name: &JobName, job: &Job, awaited: TickAt) -> Result<(), Refusal> {
+    if job.next.as_ref().map(|next| next.at) == Some(awaited) {
+        return Ok(());
+    }
+    Err(Refusal::Stale {
+        what: format!("next tick of {name}"),
+        found: job.next.as_ref().map_or("none".into(), |next| next.at.to_string()),
+        expected: awaited.to_string(),
+    })
+}
+
 /// A change must not swallow a tick: what is due at its stamp is decided before it, under the old revision.
 fn check_decided(name: &JobName, job: &Job, at: Stamp) -> Result<(), Refusal> {
     match &job.next {
-        Some(next) if next.at.0 * 1000 <= at.0 => Err(Refusal::Stale {
+        Some(next) if next.decided_at().0 * 1000 <= at.0 => Err(Refusal::Stale {
             what: format!("job {name}"),
             found: format!("its tick {} is not decided", next.at),
             expected: "every tick up to now decided".into(),
@@ -161,12 +185,5 @@ fn check_decided(name: &JobName, job: &Job, at: Stamp) -> Result<(), Refusal> {
 }
 
 pub(super) fn skipped_range(job: &Job, to: Option<TickAt>, reason: SkipReason) -> SkippedRange {
-    SkippedRange {
-        to,
-        reason,
-        revision: job.revision,
-        schedule: job.spec.schedule.clone(),
-        zone: job.spec.zone.clone(),
-        anchor: job.created_at,
-    }
+    SkippedRange { to, reason, revision: job.revision, timing: job.spec.timing.clone(), anchor: job.created_at }
 }

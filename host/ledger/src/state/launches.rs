@@ -6,14 +6,14 @@ use super::{
     State,
     apply::{Answer, Context},
     bounds,
-    jobs::{check_revision, skipped_range},
+    jobs::{check_awaited, check_revision, skipped_range},
 };
 use crate::{
     command::{Decision, Output, Refusal, Reply},
     effect::EffectResult,
     ids::{Grant, JobName, LaunchId, RunId, Stamp, TickAt},
     launch::{self, Event, Outcome, SkipReason, Status},
-    rows::{Attempt, Ended, Job, Launch, Origin, Usage},
+    rows::{Attempt, Ended, Job, Launch, NextTick, Origin, Usage},
     spec::Overlap,
 };
 
@@ -22,19 +22,17 @@ impl State {
         let name = &decision.job;
         let job = self.jobs.get(name).ok_or_else(|| Refusal::NoJob(name.clone()))?;
         check_revision(name, job.revision, decision.revision)?;
-        if job.next.as_ref().map(|n| n.at) != Some(decision.awaited) {
-            return Err(Refusal::Stale {
-                what: format!("next tick of {name}"),
-                found: job.next.as_ref().map_or("none".into(), |n| n.at.to_string()),
-                expected: decision.awaited.to_string(),
-            });
-        }
+        check_awaited(name, job, decision.awaited)?;
         let job = job.clone();
-        if let Some(skip) = &decision.skipped {
-            self.skip(name, &job, (skip.from, skip.to), job.last_tick, skip.reason);
+        for skip in &decision.skipped {
+            self.skip(name, &job, (skip.from, skip.to), skip.previous, skip.reason);
         }
+        let mut launched = job.launched;
         for decided in &decision.launches {
             let id = LaunchId { job: name.clone(), tick: decided.tick.at, rerun: None };
+            if job.spec.is_over(launched) {
+                break;
+            }
             // Unique here, whatever the history keeps: a tick at or before the cursor is decided.
             if decided.tick.at <= job.cursor || self.launches.get(&id).is_some() {
                 continue;
@@ -44,7 +42,7 @@ impl State {
                 self.skip(name, &job, (tick, tick), decided.previous, SkipReason::Overlap);
                 continue;
             }
-            let deadline = Stamp(decided.tick.at.0 * 1000).plus_ms(u64::from(job.spec.start_deadline_s) * 1000);
+            let due = Stamp(decided.tick.due.0 * 1000);
             let launch = Launch {
                 status: Status::Due,
                 origin: Origin::Schedule { caught_up: decided.caught_up },
@@ -52,17 +50,30 @@ impl State {
                 previous: decided.previous,
                 revision: job.revision,
                 decided_at: cx.at,
-                start_by: deadline,
+                start_after: due,
+                start_by: due.plus_ms(u64::from(job.spec.start_deadline_s) * 1000),
                 attempts: Vec::new(),
             };
             self.add_launch(id, launch);
+            launched += 1;
         }
         let job = Job {
             cursor: job.cursor.max(decision.cursor),
             last_tick: Some(decision.last_tick),
-            next: decision.next.clone(),
-            ..job
+            last_local: Some(decision.last_local.clone()),
+            next: decision.next.clone().filter(|_| !job.spec.is_over(launched)),
+            launched,
+            ..job.clone()
         };
+        self.set_job(name, job);
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn retime(&mut self, name: &JobName, revision: u64, awaited: TickAt, next: Option<NextTick>) -> Answer {
+        let job = self.jobs.get(name).ok_or_else(|| Refusal::NoJob(name.clone()))?;
+        check_revision(name, job.revision, revision)?;
+        check_awaited(name, job, awaited)?;
+        let job = Job { next, ..job.clone() };
         self.set_job(name, job);
         Ok(Reply::Done)
     }
@@ -94,7 +105,9 @@ impl State {
 
     /// The overlap rule for a new tick. False where the newcomer is skipped.
     pub(super) fn make_room(&mut self, cx: &mut Context, job: &Job, id: &LaunchId, caught_up: bool) -> bool {
-        let open: Vec<LaunchId> = self.open(&id.job).cloned().collect();
+        // One that is placed later, in its window or on an open day, is in nobody's way until then.
+        let is_due = |id: &&LaunchId| self.launches.get(id).is_some_and(|launch| launch.start_after <= cx.at);
+        let open: Vec<LaunchId> = self.open(&id.job).filter(is_due).cloned().collect();
         // Ticks that are made up wait for each other: every one of them was asked for.
         if open.is_empty() || caught_up {
             return true;
@@ -180,6 +193,7 @@ impl State {
             previous: self.previous_of(id, job),
             revision: job.revision,
             decided_at: cx.at,
+            start_after: cx.at,
             start_by: cx.at.plus_ms(u64::from(job.spec.start_deadline_s) * 1000),
             attempts: Vec::new(),
         };
@@ -202,14 +216,14 @@ impl State {
         let not_now = |why: String| Err(Refusal::NotNow { launch: id.clone(), why });
         let Some(job) = self.jobs.get(&id.job) else { return Err(Refusal::NoJob(id.job.clone())) };
         match launch.status {
-            Status::Due if cx.at <= launch.start_by => {}
+            Status::Due if (launch.start_after..=launch.start_by).contains(&cx.at) => {}
             Status::AwaitingRetry { at, .. } if (at..=launch.start_by).contains(&cx.at) => {}
             _ => return not_now(format!("it is {:?}", launch.status)),
         }
         if run.attempt != launch.attempt() + 1 {
             return not_now(format!("its next attempt is {}", launch.attempt() + 1));
         }
-        if !self.is_at_the_front(id) {
+        if !self.is_at_the_front(id, cx.at) {
             return not_now("an earlier launch of the job is open".into());
         }
         let Some(executor) = self.nodes.get(&node).filter(|n| n.session == session) else {

@@ -38,7 +38,7 @@ pub(super) async fn list(client: &Client, format: Format) -> Result<(), CliError
             None => job.next_local.clone().unwrap_or_else(|| "never".into()),
         };
         let last = job.last.as_ref().map_or(String::new(), |(_, verdict)| verdict.clone());
-        vec![job.job.clone(), job.spec.schedule.clone(), job.spec.zone.clone(), next, last]
+        vec![job.job.clone(), job.spec.timing.schedule.join(" | "), job.spec.timing.zone.clone(), next, last]
     };
     table::print(&["JOB", "SCHEDULE", "ZONE", "NEXT", "LAST"], &jobs.iter().map(row).collect::<Vec<_>>());
     Ok(())

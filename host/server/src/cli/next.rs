@@ -4,17 +4,43 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use clap::Args;
 use serde_json::json;
 use tickhost_ledger::JobName;
-use tickhost_schedule::{ParseError, Schedule};
+use tickhost_schedule::{Definition, Dialect, Expression, ParseError, Schedule, Tick};
 
 use super::{CliError, Format, print_json};
 
+/// An expression and what it is read with.
 #[derive(Debug, Args)]
-pub(super) struct Next {
+pub(super) struct Reading {
     /// The expression, e.g. `0 2 * * *`.
-    expression: String,
+    pub(super) expression: String,
     /// The zone in which it is read.
     #[arg(long, default_value = "UTC")]
-    zone: String,
+    pub(super) zone: String,
+    /// The job, NAMESPACE/NAME, by which `?` picks.
+    #[arg(long)]
+    pub(super) name: Option<JobName>,
+    /// Read it as Quartz does: Sunday is 1, `?` is no value.
+    #[arg(long)]
+    pub(super) quartz: bool,
+}
+
+impl Reading {
+    /// The expression, and its schedule if it were stored at `anchor`.
+    pub(super) fn read(&self, anchor: DateTime<Utc>) -> Result<(Expression, Schedule), CliError> {
+        let dialect = if self.quartz { Dialect::Quartz } else { Dialect::Cron };
+        let definition = Definition { dialect, ..Definition::new(&self.expression, &self.zone) };
+        let name = self.name.as_ref().map(ToString::to_string);
+        let refuse = |e| refused(&self.expression, &e);
+        let expression = Expression::parse(&self.expression, dialect, name.as_deref()).map_err(refuse)?;
+        let schedule = Schedule::new(&definition, name.as_deref(), anchor).map_err(refuse)?;
+        Ok((expression, schedule))
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Next {
+    #[command(flatten)]
+    reading: Reading,
     /// Ticks after this instant (RFC 3339); now where absent.
     #[arg(long)]
     after: Option<DateTime<Utc>>,
@@ -24,21 +50,16 @@ pub(super) struct Next {
     /// At most this many.
     #[arg(long, default_value_t = 10)]
     count: usize,
-    /// The job, NAMESPACE/NAME, for values that are picked by name.
-    #[arg(long)]
-    name: Option<JobName>,
 }
 
 impl Next {
     pub(super) fn run(self, format: Format) -> Result<(), CliError> {
         let after = self.after.unwrap_or_else(Utc::now);
-        let schedule =
-            Schedule::parse(&self.expression, &self.zone, after).map_err(|e| refused(&self.expression, &e))?;
+        let (expression, schedule) = self.reading.read(after)?;
         let preview = schedule.preview(after, self.until, self.count);
-        let warnings = schedule.expression().warnings();
+        let warnings = expression.warnings();
         if format == Format::Json {
-            let ticks: Vec<String> =
-                preview.ticks.iter().map(|t| t.at.to_rfc3339_opts(SecondsFormat::Secs, true)).collect();
+            let ticks: Vec<String> = preview.ticks.iter().map(utc).collect();
             return print_json(&json!({
                 "ticks": ticks,
                 "never": preview.never,
@@ -47,9 +68,8 @@ impl Next {
             }));
         }
         for tick in &preview.ticks {
-            let utc = tick.at.to_rfc3339_opts(SecondsFormat::Secs, true);
-            let local = tick.local.to_rfc3339_opts(SecondsFormat::Secs, false);
-            println!("{utc}  {local}  {}", tick.local.format("%a"));
+            let note = schedule.note(tick).map_or(String::new(), |note| format!("  {note}"));
+            println!("{}  {}  {}{note}", utc(tick), local(tick), tick.local.format("%a"));
         }
         if preview.never {
             println!("never{}", if preview.ticks.is_empty() { "" } else { " again" });
@@ -64,8 +84,18 @@ impl Next {
     }
 }
 
+/// The instant of a tick in UTC.
+pub(super) fn utc(tick: &Tick) -> String {
+    tick.at.to_rfc3339_opts(SecondsFormat::Secs, true)
+}
+
+/// The same in its zone.
+pub(super) fn local(tick: &Tick) -> String {
+    tick.local.to_rfc3339_opts(SecondsFormat::Secs, false)
+}
+
 /// The text with a caret under what is wrong.
-fn refused(text: &str, error: &ParseError) -> CliError {
+pub(super) fn refused(text: &str, error: &ParseError) -> CliError {
     if error.span.is_empty() {
         return CliError::refused(error.to_string());
     }
