@@ -325,6 +325,11 @@ impl Schedule {
         self.lines().iter().all(|line| matches!(line, Line::Wall { overlap: Overlap::First | Overlap::Second, .. }))
     }
 
+    /// Whether every launch is due at its tick.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.extras.is_none()
+    }
+
     pub(crate) fn lines(&self) -> &[Line] {
         match &self.lines {
             Lines::One(line) => std::slice::from_ref(line),

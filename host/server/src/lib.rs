@@ -7,6 +7,7 @@ pub mod api;
 pub mod cli;
 mod client;
 pub mod host;
+mod import;
 mod jobs;
 mod leader;
 pub mod manifest;

@@ -20,6 +20,10 @@ pub struct JobView {
     pub next: Option<String>,
     /// The same in the job's zone.
     pub next_local: Option<String>,
+    /// When it is launched: inside its window, or on another day that is open.
+    pub next_due: Option<String>,
+    /// Since when there is the job: `@every` counts from it.
+    pub created_at: chrono::DateTime<chrono::Utc>,
     /// Present while paused.
     pub pause: Option<Pause>,
     /// The newest launch and what became of it.
@@ -41,6 +45,8 @@ impl JobView {
             revision: job.revision,
             next: job.next.as_ref().map(|n| n.at.to_string()),
             next_local: job.next.as_ref().map(|n| n.local.clone()),
+            next_due: job.next.as_ref().map(|n| n.due.to_string()),
+            created_at: job.created_at.time(),
             pause: job.pause.clone(),
             last: last.map(|(id, launch)| (id.to_string(), verdict(&launch.status))),
             stored_by: job.by.clone(),

@@ -3,8 +3,12 @@
 //! Exit codes: 0 done, 1 failed, 2 refused input, 3 no leader or not reachable.
 
 mod apply;
+mod check;
 mod component;
 mod dev;
+mod explain;
+mod forecast;
+mod import;
 mod jobs;
 mod launches;
 mod next;
@@ -67,6 +71,15 @@ enum Verb {
     Delete(jobs::Delete),
     /// Show the next ticks of an expression.
     Next(next::Next),
+    /// Say in plain English when an expression is due, and what is odd about it.
+    Explain(explain::Explain),
+    /// Look for what is seldom meant in manifests. Speaks to no host.
+    Check(check::Check),
+    /// Show the load over time, of stored jobs or of manifests.
+    Forecast(forecast::Forecast),
+    /// Write a manifest from another scheduler's files.
+    #[command(subcommand)]
+    Import(import::Import),
     /// Look at a component.
     #[command(subcommand)]
     Component(component::Component),
@@ -136,6 +149,10 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Verb::Resume(verb) => verb.run(&client()?, format).await,
         Verb::Delete(verb) => verb.run(&client()?, format).await,
         Verb::Next(verb) => verb.run(format),
+        Verb::Explain(verb) => verb.run(format),
+        Verb::Check(verb) => verb.run(format),
+        Verb::Forecast(verb) => verb.run(client, format).await,
+        Verb::Import(verb) => verb.run(format),
         Verb::Component(verb) => verb.run(format),
         Verb::Status => status::show(&client()?, format).await,
     }

@@ -1,0 +1,233 @@
+//! Commands that are a plain HTTP request: `curl` and `wget`, without a shell around them.
+
+use super::Config;
+
+/// A request as the ready-made job `http-call` makes it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Call {
+    method: String,
+    url: String,
+    headers: Vec<(String, String)>,
+    body: Option<String>,
+    /// Seconds that it may take.
+    pub(super) wall_s: Option<u64>,
+    /// Options that do not carry over, with the reason.
+    pub(super) remarks: Vec<String>,
+}
+
+impl Call {
+    /// `scheme://host[:port]`, as `allow` wants it.
+    pub(super) fn origin(&self) -> String {
+        let rest = self.url.find("://").map_or(0, |at| at + 3);
+        let end = self.url[rest..].find(['/', '?', '#']).map_or(self.url.len(), |at| rest + at);
+        self.url[..end].to_owned()
+    }
+
+    pub(super) fn config(&self) -> Config {
+        let mut config = Config::from([("method".into(), self.method.clone()), ("url".into(), self.url.clone())]);
+        // Braces are places for values in `http-call`.
+        let body = self.body.as_ref().map(|body| body.replace('{', "{{").replace('}', "}}"));
+        config.extend(body.map(|body| ("body".into(), body)));
+        let header = |(name, value): &(String, String)| (format!("headers.{}", name.to_lowercase()), value.clone());
+        config.extend(self.headers.iter().map(header));
+        config
+    }
+}
+
+/// The request that a command line makes; `None` where it is more than that.
+pub(super) fn read(command: &str) -> Option<Call> {
+    let words = shell_words::split(command).ok()?;
+    from_words(&words)
+}
+
+/// As [`read`], of words that a container is started with.
+pub(super) fn from_words(words: &[String]) -> Option<Call> {
+    let words = without_redirects(words)?;
+    let (program, rest) = words.split_first()?;
+    let mut call = match program.rsplit('/').next()? {
+        "curl" => curl(rest)?,
+        "wget" => wget(rest)?,
+        _ => return None,
+    };
+    if !call.url.contains("://") {
+        call.url = format!("http://{}", call.url);
+    }
+    let is_http = call.url.starts_with("http://") || call.url.starts_with("https://");
+    (is_http && !call.url.contains(['$', '`'])).then_some(call)
+}
+
+/// Output thrown away is no part of the request; any other sign of a shell is.
+fn without_redirects(words: &[String]) -> Option<Vec<&str>> {
+    let mut kept = Vec::new();
+    let mut rest = words.iter().map(String::as_str);
+    while let Some(word) = rest.next() {
+        match word {
+            ">/dev/null" | "1>/dev/null" | "2>/dev/null" | "&>/dev/null" | "2>&1" | ">/dev/null2>&1" => {}
+            ">" | "1>" | "2>" | "&>" => {
+                rest.next().filter(|target| *target == "/dev/null")?;
+            }
+            "|" | "||" | "&&" | ";" | "&" | "<" | ">>" => return None,
+            word if word.ends_with(';') || word.starts_with('>') => return None,
+            word => kept.push(word),
+        }
+    }
+    Some(kept)
+}
+
+fn curl(words: &[&str]) -> Option<Call> {
+    let mut call = Call { method: "GET".into(), ..Call::default() };
+    let mut method = None;
+    let mut rest = words.iter().copied();
+    while let Some(word) = rest.next() {
+        let (option, attached) = match word.split_once('=') {
+            Some((option, value)) if option.starts_with("--") => (option, Some(value)),
+            _ => (word, None),
+        };
+        let mut value = || attached.or_else(|| rest.next());
+        match option {
+            "-X" | "--request" => method = Some(value()?.to_ascii_uppercase()),
+            "-d" | "--data" | "--data-raw" | "--data-ascii" | "--data-binary" | "--json" => {
+                let data = value()?;
+                // A file's content is not here.
+                if data.starts_with('@') {
+                    return None;
+                }
+                if option == "--json" {
+                    call.headers.push(("content-type".into(), "application/json".into()));
+                } else if call.body.is_none() {
+                    call.headers.push(("content-type".into(), "application/x-www-form-urlencoded".into()));
+                }
+                call.body = Some(call.body.take().map_or(data.to_owned(), |body| format!("{body}&{data}")));
+            }
+            "-H" | "--header" => header(&mut call, value()?)?,
+            "-A" | "--user-agent" => call.headers.push(("user-agent".into(), value()?.to_owned())),
+            "-m" | "--max-time" => call.wall_s = Some(value()?.parse().ok()?),
+            "-o" | "--output" => {
+                value().filter(|target| *target == "/dev/null" || *target == "-")?;
+            }
+            "--retry" | "--retry-delay" | "--connect-timeout" | "--retry-max-time" => {
+                let value = value()?;
+                call.remarks.push(format!("`{option} {value}`: say it with [retry]"));
+            }
+            "-L" | "--location" => {
+                call.remarks.push(format!("`{option}`: redirects are not followed; write the final address"))
+            }
+            "-I" | "--head" => method = Some("HEAD".into()),
+            "--url" => call.url = value()?.to_owned(),
+            "-s"
+            | "--silent"
+            | "-S"
+            | "--show-error"
+            | "-f"
+            | "--fail"
+            | "--fail-with-body"
+            | "--compressed"
+            | "--no-progress-meter" => {}
+            word if is_bundle(word, "sSf") => {}
+            word if is_bundle(word, "sSfL") => {
+                call.remarks.push("`-L`: redirects are not followed; write the final address".into());
+            }
+            word if word.starts_with('-') => return None,
+            url if call.url.is_empty() => call.url = url.to_owned(),
+            _ => return None,
+        }
+    }
+    let default = if call.body.is_some() { "POST" } else { "GET" };
+    call.method = method.unwrap_or_else(|| default.to_owned());
+    dedupe(&mut call);
+    (!call.url.is_empty()).then_some(call)
+}
+
+fn wget(words: &[&str]) -> Option<Call> {
+    let mut call = Call { method: "GET".into(), ..Call::default() };
+    let mut rest = words.iter().copied();
+    while let Some(word) = rest.next() {
+        let (option, attached) = match word.split_once('=') {
+            Some((option, value)) if option.starts_with("--") => (option, Some(value)),
+            _ => (word, None),
+        };
+        let mut value = || attached.or_else(|| rest.next());
+        match option {
+            "--method" => call.method = value()?.to_ascii_uppercase(),
+            "--post-data" => {
+                call.body = Some(value()?.to_owned());
+                call.method = "POST".into();
+                call.headers.push(("content-type".into(), "application/x-www-form-urlencoded".into()));
+            }
+            "--body-data" => call.body = Some(value()?.to_owned()),
+            "--header" => header(&mut call, value()?)?,
+            "--spider" => call.method = "HEAD".into(),
+            "-O" | "--output-document" => {
+                value().filter(|target| *target == "/dev/null" || *target == "-")?;
+            }
+            "-O/dev/null" | "-O-" | "-qO-" | "-qO/dev/null" => {}
+            "-T" | "--timeout" => call.wall_s = Some(value()?.parse().ok()?),
+            "-t" | "--tries" => {
+                let value = value()?;
+                call.remarks.push(format!("`{option} {value}`: say it with [retry]"));
+            }
+            "-qO" => {
+                value().filter(|target| *target == "/dev/null" || *target == "-")?;
+            }
+            "-q" | "--quiet" | "-nv" | "--no-verbose" => {}
+            word if word.starts_with('-') => return None,
+            url if call.url.is_empty() => call.url = url.to_owned(),
+            _ => return None,
+        }
+    }
+    dedupe(&mut call);
+    (!call.url.is_empty()).then_some(call)
+}
+
+fn header(call: &mut Call, text: &str) -> Option<()> {
+    let (name, value) = text.split_once(':')?;
+    call.headers.push((name.trim().to_lowercase(), value.trim().to_owned()));
+    Some(())
+}
+
+/// What is said wins over what follows from the kind of body: the last one of a name stays.
+fn dedupe(call: &mut Call) {
+    let all = std::mem::take(&mut call.headers);
+    for (name, value) in all {
+        call.headers.retain(|(known, _)| *known != name);
+        call.headers.push((name, value));
+    }
+}
+
+fn is_bundle(word: &str, letters: &str) -> bool {
+    word.strip_prefix('-').is_some_and(|rest| !rest.is_empty() && rest.chars().all(|c| letters.contains(c)))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn plain_calls_are_read_and_everything_else_is_left_alone() {
+        let call = |text: &str| read(text).map(|call| (call.origin(), call.config()));
+        let (origin, config) = call("curl -fsS -X POST -H 'Content-Type: application/json' -d '{\"a\":1}' https://api.example.com:8443/run?x=1 >/dev/null 2>&1").unwrap();
+        assert_eq!(origin, "https://api.example.com:8443");
+        assert_eq!(config["method"], "POST");
+        assert_eq!(config["body"], "{{\"a\":1}}");
+        assert_eq!(config["headers.content-type"], "application/json");
+        assert_eq!(config["url"], "https://api.example.com:8443/run?x=1");
+        let (_, config) = call("/usr/bin/wget -q -O /dev/null http://example.com/cron.php").unwrap();
+        assert_eq!((config["method"].as_str(), config["url"].as_str()), ("GET", "http://example.com/cron.php"));
+        let (_, config) = call("curl example.com/ping").unwrap();
+        assert_eq!(config["url"], "http://example.com/ping");
+        for other in [
+            "curl https://example.com/a | sh",
+            "curl -d @file https://example.com",
+            "curl https://example.com && echo done",
+            "curl -u me:secret https://example.com",
+            "curl https://$HOST/x",
+            "test -x /usr/bin/curl",
+            "wget https://example.com/file.tar.gz -O /srv/file.tar.gz",
+            "curl 'unbalanced",
+        ] {
+            assert_eq!(call(other), None, "{other}");
+        }
+    }
+}
