@@ -23,6 +23,13 @@ impl Call {
         self.url[..end].to_owned()
     }
 
+    /// The kind of body that an option implies, unless a header says another one.
+    fn imply_type(&mut self, implied: Option<&str>) {
+        let is_said = self.headers.iter().any(|(name, _)| name == "content-type");
+        let implied = implied.filter(|_| !is_said).map(|kind| ("content-type".to_owned(), kind.to_owned()));
+        self.headers.extend(implied);
+    }
+
     pub(super) fn config(&self) -> Config {
         let mut config = Config::from([("method".into(), self.method.clone()), ("url".into(), self.url.clone())]);
         // Braces are places for values in `http-call`.
@@ -33,6 +40,8 @@ impl Call {
         config
     }
 }
+
+const FORM: &str = "application/x-www-form-urlencoded";
 
 /// The request that a command line makes; `None` where it is more than that.
 pub(super) fn read(command: &str) -> Option<Call> {
@@ -76,7 +85,7 @@ fn without_redirects(words: &[String]) -> Option<Vec<&str>> {
 
 fn curl(words: &[&str]) -> Option<Call> {
     let mut call = Call { method: "GET".into(), ..Call::default() };
-    let mut method = None;
+    let (mut method, mut implied) = (None, None);
     let mut rest = words.iter().copied();
     while let Some(word) = rest.next() {
         let (option, attached) = match word.split_once('=') {
@@ -92,11 +101,7 @@ fn curl(words: &[&str]) -> Option<Call> {
                 if data.starts_with('@') {
                     return None;
                 }
-                if option == "--json" {
-                    call.headers.push(("content-type".into(), "application/json".into()));
-                } else if call.body.is_none() {
-                    call.headers.push(("content-type".into(), "application/x-www-form-urlencoded".into()));
-                }
+                implied = Some(if option == "--json" { "application/json" } else { FORM });
                 call.body = Some(call.body.take().map_or(data.to_owned(), |body| format!("{body}&{data}")));
             }
             "-H" | "--header" => header(&mut call, value()?)?,
@@ -134,12 +139,13 @@ fn curl(words: &[&str]) -> Option<Call> {
     }
     let default = if call.body.is_some() { "POST" } else { "GET" };
     call.method = method.unwrap_or_else(|| default.to_owned());
-    dedupe(&mut call);
+    call.imply_type(implied);
     (!call.url.is_empty()).then_some(call)
 }
 
 fn wget(words: &[&str]) -> Option<Call> {
     let mut call = Call { method: "GET".into(), ..Call::default() };
+    let mut implied = None;
     let mut rest = words.iter().copied();
     while let Some(word) = rest.next() {
         let (option, attached) = match word.split_once('=') {
@@ -152,7 +158,7 @@ fn wget(words: &[&str]) -> Option<Call> {
             "--post-data" => {
                 call.body = Some(value()?.to_owned());
                 call.method = "POST".into();
-                call.headers.push(("content-type".into(), "application/x-www-form-urlencoded".into()));
+                implied = Some(FORM);
             }
             "--body-data" => call.body = Some(value()?.to_owned()),
             "--header" => header(&mut call, value()?)?,
@@ -175,7 +181,7 @@ fn wget(words: &[&str]) -> Option<Call> {
             _ => return None,
         }
     }
-    dedupe(&mut call);
+    call.imply_type(implied);
     (!call.url.is_empty()).then_some(call)
 }
 
@@ -183,15 +189,6 @@ fn header(call: &mut Call, text: &str) -> Option<()> {
     let (name, value) = text.split_once(':')?;
     call.headers.push((name.trim().to_lowercase(), value.trim().to_owned()));
     Some(())
-}
-
-/// What is said wins over what follows from the kind of body: the last one of a name stays.
-fn dedupe(call: &mut Call) {
-    let all = std::mem::take(&mut call.headers);
-    for (name, value) in all {
-        call.headers.retain(|(known, _)| *known != name);
-        call.headers.push((name, value));
-    }
 }
 
 fn is_bundle(word: &str, letters: &str) -> bool {
