@@ -3,6 +3,7 @@
 mod burst;
 mod idle;
 mod sandbox;
+mod schedule;
 
 #[tokio::main]
 async fn main() {
@@ -12,6 +13,9 @@ async fn main() {
     );
     let only: Vec<String> = std::env::args().skip(1).collect();
     let wanted = |name: &str| only.is_empty() || only.iter().any(|o| o == name);
+    if wanted("schedule") {
+        schedule::run();
+    }
     if wanted("sandbox") {
         sandbox::run().await;
     }

@@ -94,7 +94,7 @@ impl Schedule {
 
     fn oddness(&self, tick: &Tick, stretch: &Stretch) -> Option<Oddness> {
         let wall = tick.at.timestamp() + stretch.offset;
-        let into = wall - stretch.wall_begin();
+        let into = wall.saturating_sub(stretch.wall_begin());
         let fields = || {
             self.lines().iter().filter_map(|line| match line {
                 Line::Wall { fields, .. } => Some(fields),
@@ -106,7 +106,8 @@ impl Schedule {
         }
         let is_named = fields().any(|fields| fields.first_from(wall) == Some(wall));
         if !is_named {
-            let left_out = fields().filter_map(|fields| fields.first_from(stretch.wall_before + into)).min()?;
+            let left_out =
+                fields().filter_map(|fields| fields.first_from(stretch.wall_before.saturating_add(into))).min()?;
             return Some(Oddness::LeftOut(naive(left_out)));
         }
         if into < stretch.repeats() {

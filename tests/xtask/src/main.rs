@@ -1,6 +1,7 @@
 //! `cargo xtask`: what a newcomer and CI run. It depends on nothing but the standard library, so that it is there
 //! before RocksDB and wasmtime are built.
 
+mod fuzz;
 mod guests;
 mod run;
 mod setup;
@@ -18,11 +19,16 @@ const USAGE: &str = "cargo xtask COMMAND
   fmt-check    formatting alone
   guests       build every guest component
   kill-test    kill the host at every named point and at random, 250 times (an option: --kills N)
+  triples N    compare N random schedules with brute force (a second number: the seed to begin at)
+  fuzz SECONDS feed the reader of expressions and the walker with anything
   bench        print the benchmarks
   example-api  run the API that the examples' manifests name, and show what it receives
   setup        install what is missing, or say what to install
 
 Build output goes to TICKHOST_TARGET, by default ~/.cache/tickhost/target, outside of the checkout.";
+
+/// The short form of what `fuzz` does for an hour.
+const FUZZ_SECONDS: &str = "15";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -66,6 +72,8 @@ fn dispatch(command: &str, rest: &[String]) -> Result<(), Failed> {
             build(&cargo)?;
             cargo.program("bench").run(rest)
         }
+        "triples" => triples(&cargo, rest),
+        "fuzz" => fuzz::schedule(&cargo, rest.first().map_or("60", String::as_str)),
         "example-api" => {
             build(&cargo)?;
             cargo.program("example-api").run(rest)
@@ -93,7 +101,7 @@ fn build(cargo: &Cargo) -> Result<(), Failed> {
 fn fmt_check(cargo: &Cargo) -> Result<(), Failed> {
     say("check the formatting");
     cargo.command(&["fmt", "--all", "--check"]).run()?;
-    for manifest in guests::RUST_WORKSPACES {
+    for manifest in guests::RUST_WORKSPACES.into_iter().chain([fuzz::WORKSPACE]) {
         cargo.command(&["fmt", "--all", "--check", "--manifest-path", manifest]).run()?;
     }
     Ok(())
@@ -110,6 +118,18 @@ fn lint(cargo: &Cargo) -> Result<(), Failed> {
         .run()
 }
 
+/// Random schedules against brute force, many more than the tests try.
+fn triples(cargo: &Cargo, rest: &[String]) -> Result<(), Failed> {
+    let count = rest.first().map_or("2000000", String::as_str);
+    let seed = rest.get(1).map_or("1", String::as_str);
+    cargo
+        .command(&["test", "--quiet", "-p", "tickhost-schedule", "--test", "brute_force", "--", "--nocapture"])
+        .env("CARGO_TARGET_DIR", cargo.target().join("schedule"))
+        .env("TICKHOST_TRIPLES", count)
+        .env("TICKHOST_TRIPLE_SEED", seed)
+        .run()
+}
+
 /// With cargo-nextest where it is installed, so that tests that wait do not wait for each other; else with
 /// cargo's own runner.
 fn test(cargo: &Cargo, rest: &[String]) -> Result<(), Failed> {
@@ -121,6 +141,7 @@ fn test(cargo: &Cargo, rest: &[String]) -> Result<(), Failed> {
             .run()?;
     }
     setup::tests()?;
+    fuzz::schedule(cargo, FUZZ_SECONDS)?;
     say("the tests");
     let nextest = cargo.command(&["nextest", "--version"]).succeeds();
     let mut arguments = if nextest { vec!["nextest", "run", "--workspace"] } else { vec!["test", "--workspace"] };
