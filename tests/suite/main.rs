@@ -12,3 +12,4 @@ mod fixture;
 mod kill;
 mod life;
 mod limits;
+mod time;
