@@ -55,3 +55,34 @@ fn a_re_run_says_which_keys_it_wants() {
     assert_eq!(code, Some(2));
     assert!(err.contains("--same-key") && err.contains("--new-key"), "{err}");
 }
+
+/// As text, in a zone whose clock changes and in one whose clock does not; with a reader that has had enough.
+#[test]
+fn next_as_text_has_utc_local_and_what_is_odd() {
+    let arguments =
+        ["next", "30 2 * * *", "--zone", "Europe/Berlin", "--after", "2027-03-26T12:00:00Z", "--count", "2"];
+    let (code, out, _) = run(&arguments);
+    assert_eq!(code, Some(0));
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines[0], "2027-03-27T01:30:00Z  2027-03-27T02:30:00+01:00  Sat");
+    assert!(lines[1].starts_with("2027-03-28T01:00:00Z  2027-03-28T03:00:00+02:00  Sun  in place of 02:30"), "{out}");
+    for zone in ["UTC", "Etc/GMT+5", "Asia/Kolkata"] {
+        for verb in ["next", "explain"] {
+            assert_eq!(run(&[verb, "0 2 * * *", "--zone", zone]).0, Some(0), "{verb} {zone}");
+        }
+    }
+    let binary = support::host::binary();
+    let piped = format!("{} next '* * * * *' --count 100000 | head -1", binary.display());
+    let output = std::process::Command::new("sh").args(["-c", &piped]).output().unwrap();
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn instants_beyond_all_time_are_refused_and_not_computed_with() {
+    for verb in ["next", "explain"] {
+        for after in ["+262142-12-31T23:59:59Z", "1066-10-14T00:00:00Z", "yesterday"] {
+            let (code, _, err) = run(&[verb, "0 2 * * *", &format!("--after={after}")]);
+            assert_eq!(code, Some(2), "{verb} {after}: {err}");
+        }
+    }
+}

@@ -47,7 +47,17 @@ impl Fixture {
     }
 
     pub(crate) async fn start_under(manifest: &str, kill_at: Option<&str>, under: Vec<String>) -> Self {
+        Self::start_in(tempfile::tempdir().unwrap(), manifest, kill_at, under).await
+    }
+
+    /// With files beside the manifest.
+    pub(crate) async fn start_beside(manifest: &str, files: impl FnOnce(&Path)) -> Self {
         let dir = tempfile::tempdir().unwrap();
+        files(dir.path());
+        Self::start_in(dir, manifest, None, Vec::new()).await
+    }
+
+    async fn start_in(dir: TempDir, manifest: &str, kill_at: Option<&str>, under: Vec<String>) -> Self {
         let recorder = Recorder::start(Behaviour { customers: 3, ..Behaviour::default() }).await.unwrap();
         let manifest = write_manifest(dir.path(), &manifest.replace("{api}", &recorder.url()));
         let options = HostOptions {

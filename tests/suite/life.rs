@@ -132,3 +132,29 @@ async fn what_was_acknowledged_is_there_after_a_kill() {
     let again = f.trigger("t/job").await;
     assert_eq!(outcome(&again).1["message"], "2");
 }
+
+/// A closed day's ticks are decided like all others, and the reason is there to be looked up.
+#[tokio::test]
+async fn a_calendars_days_have_their_verdict_and_a_job_ends_after_its_launches() {
+    let manifest = job("* * * * * *", "skip", "exclude = [\"always\"]", "do = \"noop\"")
+        .replace("[job.job]", "[job.closed]")
+        + &job("* * * * * *", "skip", "max_launches = 2", "do = \"noop\"").replace("namespace = \"t\"\n", "");
+    let f = Fixture::start_beside(&manifest, |dir| {
+        std::fs::create_dir(dir.join("calendars")).unwrap();
+        let always = "weekdays = [\"SUN\", \"MON\", \"TUE\", \"WED\", \"THU\", \"FRI\", \"SAT\"]";
+        std::fs::write(dir.join("calendars/always.toml"), always).unwrap();
+    })
+    .await;
+    let ticks =
+        until("five closed ticks", SOON, async || f.host.ticks("t/closed").await.filter(|ticks| ticks.len() >= 5))
+            .await;
+    assert!(ticks.iter().all(|(_, verdict, launch)| verdict == "skipped(excluded)" && launch.is_none()), "{ticks:?}");
+    let next = async |job: &str| f.host.get(&format!("/v1/jobs/t/{job}")).await.map(|job| job["next"].clone());
+    until("the end of the other one", SOON, async || next("job").await.filter(serde_json::Value::is_null)).await;
+    let launched = until("its verdicts", SOON, async || {
+        f.host.ticks("t/job").await.filter(|ticks| ticks.iter().all(|(_, verdict, _)| verdict == "succeeded"))
+    })
+    .await;
+    assert_eq!(launched.len(), 2, "{launched:?}");
+    assert!(next("closed").await.is_some_and(|next| next.is_string()));
+}

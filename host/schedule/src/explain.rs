@@ -38,7 +38,8 @@ impl Expression {
                 let mut text = times(calendar);
                 let days = days(calendar);
                 if !days.is_empty() {
-                    let _ = write!(text, " {days}");
+                    let comma = if text.contains(',') { "," } else { "" };
+                    let _ = write!(text, "{comma} {days}");
                 }
                 if !calendar.month.is_full(Field::Month) {
                     let months = list(&calendar.month, Field::Month, |month| MONTHS[month as usize - 1].to_owned());
@@ -57,7 +58,10 @@ impl Expression {
     /// The fields that start with `*` by their text.
     pub fn stars(&self) -> Vec<Field> {
         let Kind::Calendar(calendar) = &self.kind else { return Vec::new() };
-        calendar.fields().into_iter().filter(|(_, values)| values.star).map(|(field, _)| field).collect()
+        // A year that is not written is every year, and no star.
+        let has_year = self.to_string().split_ascii_whitespace().filter(|word| !word.contains("TZ=")).count() == 7;
+        let stars = calendar.fields().into_iter().filter(|(_, values)| values.star).map(|(field, _)| field);
+        stars.filter(|field| *field != Field::Year || has_year).collect()
     }
 
     /// Whether it runs by elapsed time: a missing hour has no ticks, a repeated one has them twice.
@@ -71,9 +75,9 @@ impl Expression {
     /// How the two day fields go together, where both are restricted.
     pub fn day_rule(&self) -> Option<&'static str> {
         let Kind::Calendar(calendar) = &self.kind else { return None };
-        let is_open = |values: &Values, field| values.is_full(field);
-        if is_open(&calendar.day_of_month, Field::DayOfMonth) || is_open(&calendar.day_of_week, Field::DayOfWeek) {
-            return None;
+        if calendar.day_of_month.is_full(Field::DayOfMonth) || calendar.day_of_week.is_full(Field::DayOfWeek) {
+            let every = "neither day field starts with `*`, and one of them is every day: every day is due";
+            return calendar.either_day().then_some(every);
         }
         Some(if calendar.either_day() {
             "neither day field starts with `*`: a day that matches either is due"
@@ -98,6 +102,10 @@ fn times(calendar: &Calendar) -> String {
         return format!("at {}", join(&times));
     }
     let mut text = String::new();
+    if every_hour && !on_the_minute && second.set.len() == 1 && minute.set.len() == 1 {
+        let only = |values: &Values| values.set.iter().next().unwrap_or_default();
+        return format!("every hour, at :{:02}:{:02}", only(minute), only(second));
+    }
     if !on_the_minute {
         text = match period(second, Field::Second) {
             Some(1) => "every second".into(),
@@ -136,14 +144,17 @@ fn times(calendar: &Calendar) -> String {
 
 fn days(calendar: &Calendar) -> String {
     let (dom, dow) = (&calendar.day_of_month, &calendar.day_of_week);
+    if calendar.either_day() && (dom.is_full(Field::DayOfMonth) || dow.is_full(Field::DayOfWeek)) {
+        return String::new();
+    }
     let by_day = (!dom.is_full(Field::DayOfMonth)).then(|| days_of_month(dom));
-    let by_weekday = (!dow.is_full(Field::DayOfWeek)).then(|| weekdays(dow));
+    let by_weekday = (!dow.is_full(Field::DayOfWeek)).then(|| weekdays(dow, "and"));
     match (by_day, by_weekday) {
         (None, None) => String::new(),
         (Some(day), None) => format!("on {day} of the month"),
         (None, Some(weekday)) => format!("on {weekday}"),
         (Some(day), Some(weekday)) if calendar.either_day() => format!("on {day} of the month or on {weekday}"),
-        (Some(day), Some(weekday)) => format!("on {day} of the month, if it is {weekday}"),
+        (Some(day), Some(_)) => format!("on {day} of the month, if it is {}", weekdays(dow, "or")),
     }
 }
 
@@ -168,10 +179,12 @@ fn days_of_month(values: &Values) -> String {
     join(&parts)
 }
 
-fn weekdays(values: &Values) -> String {
+fn weekdays(values: &Values, last_word: &str) -> String {
     let mut parts = Vec::new();
     if values.set.len() > 0 {
-        parts.push(list(values, Field::DayOfWeek, |day| WEEKDAYS[day as usize].to_owned()));
+        // The week begins on Monday here, so that Friday to Sunday is a run.
+        let from_monday = (1..=7).filter(|day| values.set.contains(day % 7)).collect();
+        parts.extend(runs(from_monday, |day| WEEKDAYS[day as usize % 7].to_owned()));
     }
     for day in (0..7).filter(|n| values.last & 1 << n != 0) {
         parts.push(format!("the last {} of the month", WEEKDAYS[day]));
@@ -179,7 +192,7 @@ fn weekdays(values: &Values) -> String {
     for nth in (0..35_usize).filter(|n| values.nth & 1 << n != 0) {
         parts.push(format!("the {} {} of the month", ordinal(nth as u32 / 7 + 1), WEEKDAYS[nth % 7]));
     }
-    join(&parts)
+    join_with(&parts, last_word)
 }
 
 /// `n` where the values are every n-th of the whole field, without a shorter gap at its end.
@@ -191,7 +204,7 @@ fn period(values: &Values, field: Field) -> Option<u32> {
     let width = field.last() - field.bounds().0 + 1;
     let step = width / all.len() as u32;
     let is_even = width % all.len() as u32 == 0 && all.windows(2).all(|pair| pair[1] - pair[0] == step);
-    (is_even && all[0] < step.max(1)).then_some(step)
+    (is_even && all[0] == field.bounds().0).then_some(step)
 }
 
 /// `minute 5`, `minutes 0, 15 and 45`.
@@ -202,7 +215,10 @@ fn counted(unit: &str, values: &Values, field: Field) -> String {
 
 /// The values with runs of three and more as ranges.
 fn list(values: &Values, field: Field, name: impl Fn(u32) -> String) -> String {
-    let all: Vec<u32> = values.set.iter().map(|value| value + base(field)).collect();
+    join(&runs(values.set.iter().map(|value| value + base(field)).collect(), name))
+}
+
+fn runs(all: Vec<u32>, name: impl Fn(u32) -> String) -> Vec<String> {
     let mut parts = Vec::new();
     let mut rest = all.as_slice();
     while let Some(first) = rest.first() {
@@ -214,14 +230,18 @@ fn list(values: &Values, field: Field, name: impl Fn(u32) -> String) -> String {
         });
         rest = &rest[run..];
     }
-    join(&parts)
+    parts
 }
 
 fn join(parts: &[String]) -> String {
+    join_with(parts, "and")
+}
+
+fn join_with(parts: &[String], last_word: &str) -> String {
     match parts {
         [] => String::new(),
         [one] => one.clone(),
-        [head @ .., last] => format!("{} and {last}", head.join(", ")),
+        [head @ .., last] => format!("{} {last_word} {last}", head.join(", ")),
     }
 }
 
@@ -281,6 +301,15 @@ mod tests {
             ("0 0 * 1-3,12 1#2", "At 00:00 on the 2nd Monday of the month in January to March and December"),
             ("*/5 * * * * *", "Every 5 seconds"),
             ("30 0 12 * * * 2027", "At 12:00:30 in 2027"),
+            ("15,45 * * * *", "At minutes 15 and 45 past the hour"),
+            ("0 1/2 * * *", "On the hour, in hours 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21 and 23"),
+            ("0 0 13 * 0-6", "At 00:00"),
+            (
+                "0 0 */5 * */2",
+                "At 00:00 on days 1, 6, 11, 16, 21, 26 and 31 of the month, if it is Tuesday, Thursday, Saturday or Sunday",
+            ),
+            ("0 * * * FRI-SUN", "Every hour, on the hour, on Friday to Sunday"),
+            ("30 0 * * * *", "Every hour, at :00:30"),
             ("@every 90m", "Every 1 hour 30 minutes, counted from when the job was stored"),
         ] {
             assert_eq!(Expression::parse(text, Dialect::Cron, None).unwrap().sentence(), expected, "{text}");

@@ -31,6 +31,7 @@ pub struct Expression {
     text: String,
     zone: Option<Tz>,
     pub(crate) kind: Kind,
+    pub(crate) dialect: Dialect,
     warnings: Vec<String>,
 }
 
@@ -92,6 +93,11 @@ const MACROS: [(&str, &str); 7] = [
     ("@hourly", "0 * * * *"),
 ];
 
+/// The fields that a macro stands for.
+pub(crate) fn macro_fields(name: &str) -> Option<&'static str> {
+    MACROS.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, fields)| *fields)
+}
+
 impl Expression {
     /// Reads an expression. `name` is the job, `namespace/name`, by which `?` picks.
     ///
@@ -116,7 +122,7 @@ impl Expression {
             [word, rest @ ..] if word.text.starts_with('@') => reader.macro_(*word, rest)?,
             fields => Kind::Calendar(Box::new(reader.fields(text, fields)?)),
         };
-        Ok(Self { text: text.trim().to_owned(), zone, kind, warnings: reader.warnings })
+        Ok(Self { text: text.trim().to_owned(), zone, kind, dialect, warnings: reader.warnings })
     }
 
     /// The zone named by a `TZ=` prefix.
@@ -178,7 +184,7 @@ impl Reader<'_> {
                 "write when it is due, or trigger it with `tickhost trigger`",
             ));
         }
-        let Some((_, fields)) = MACROS.iter().find(|(known, _)| *known == name) else {
+        let Some(fields) = macro_fields(&name) else {
             return Err(ParseError::new(
                 None,
                 word.span(),

@@ -106,6 +106,8 @@ pub(crate) struct Values {
     pub(crate) nearest: u32,
     /// Day of week, bit 7(k − 1) + n: the k-th weekday n of the month.
     pub(crate) nth: u64,
+    /// It goes on to the field's end, whatever that is: `*`, `*/2`, `2020/2`.
+    pub(crate) open: bool,
     /// What was picked for a `?`, in the field's own numbers.
     pub(crate) picked: Vec<u32>,
 }
@@ -119,7 +121,7 @@ impl Values {
     /// Every value of `field`, as `*`.
     pub(crate) fn all(field: Field) -> Self {
         let set = (field.bounds().0..=field.last()).map(|value| value - base(field)).collect();
-        Self { set, star: true, ..Self::default() }
+        Self { set, star: true, open: true, ..Self::default() }
     }
 
     /// Whether every value of `field` is in the set.
@@ -132,6 +134,7 @@ impl Values {
         self.last |= other.last;
         self.nearest |= other.nearest;
         self.nth |= other.nth;
+        self.open |= other.open;
         self.picked.extend(other.picked);
     }
 }
@@ -200,7 +203,7 @@ impl FieldReader<'_> {
             return Err(self.refuse(
                 piece,
                 "`?` can be read in two ways here: Quartz means \"no value\", tickhost picks one by the job's name",
-                "write `*` for no value, `?(1-28)` or `H` for a pick, or set `dialect = \"quartz\"`",
+                "write `*` for no value, `H` for a pick, or set `dialect = \"quartz\"`",
             ));
         }
         let mut values = Values { star: piece.text.starts_with('*'), ..Values::default() };
@@ -245,9 +248,10 @@ impl FieldReader<'_> {
             (value, if step.is_some() { self.field.last().max(value) } else { value })
         };
         if let Some(step) = step {
-            self.warn_of_step(element, base_piece.text == "*", (lo, hi), step);
+            self.warn_of_step(element, (lo, hi), step);
         }
-        Ok(self.every(lo, hi, step.unwrap_or(1)))
+        let open = base_piece.text == "*" || step.is_some() && !base_piece.text.contains('-');
+        Ok(Values { open, ..self.every(lo, hi, step.unwrap_or(1)) })
     }
 
     fn every(&self, lo: u32, hi: u32, step: u32) -> Values {
@@ -255,16 +259,20 @@ impl FieldReader<'_> {
         Values { set, ..Values::default() }
     }
 
-    fn warn_of_step(&mut self, element: Piece<'_>, is_star: bool, (lo, hi): (u32, u32), step: u32) {
-        let (field, width) = (self.field, hi - lo + 1);
-        if step > width {
+    fn warn_of_step(&mut self, element: Piece<'_>, (lo, hi): (u32, u32), step: u32) {
+        let field = self.field;
+        let (first, last) = (field.bounds().0, field.last());
+        let newest = lo + (hi - lo) / step * step;
+        // From the last value of one round to the first of the next.
+        let wrap = last - newest.min(last) + lo - first + 1;
+        if step > hi - lo {
             self.warnings.push(format!(
                 "the {field} field's `{}` has a step larger than its range: only {lo} is left",
                 element.text
             ));
-        } else if is_star && field != Field::Year && width % step != 0 {
+        } else if hi >= last && field != Field::Year && wrap != step {
             self.warnings.push(format!(
-                "the {field} field's `{}` is not every {step}: {width} is no multiple of it, so the last gap is shorter",
+                "the {field} field's `{}` is not every {step}: after {newest} comes {lo}, {wrap} later",
                 element.text
             ));
         }
@@ -306,6 +314,9 @@ impl FieldReader<'_> {
         let purpose = if index == 0 { field.to_string() } else { format!("{field}/{index}") };
         let choices = step.map_or(hi - lo + 1, |step| step.min(hi - lo + 1));
         let first = lo + spread::pick(name, &purpose, choices);
+        if let Some(step) = step {
+            self.warn_of_step(element, (first, hi), step);
+        }
         let mut values = match step {
             Some(step) => self.every(first, hi, step),
             None => self.every(first, first, 1),
@@ -413,7 +424,7 @@ impl FieldReader<'_> {
             return Err(self.refuse(
                 whole,
                 &format!("`{}` runs backwards", whole.text),
-                &format!("write it as two, e.g. `{}-{last},{first}-{}`", from.text, to.text),
+                &format!("write it as two ranges, `{}-{last}` and `{first}-{}`", from.text, to.text),
             ));
         }
         Ok((lo, hi))
@@ -443,6 +454,11 @@ impl FieldReader<'_> {
             Some(value) => Err(self.refuse(
                 piece,
                 &format!("`{value}` is out of range; expected {}", self.field.expected(lo, hi)),
+                "numbers do not wrap: write one inside the range",
+            )),
+            None if !piece.text.is_empty() && piece.text.bytes().all(|b| b.is_ascii_digit()) => Err(self.refuse(
+                piece,
+                &format!("`{}` is out of range; expected {}", piece.text, self.field.expected(lo, hi)),
                 "numbers do not wrap: write one inside the range",
             )),
             None => Err(self.refuse(

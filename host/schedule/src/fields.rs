@@ -37,6 +37,8 @@ pub(crate) struct Fields {
     either: bool,
     /// No day matches, in any year.
     never: bool,
+    /// The years do not end by what is written.
+    is_open_ended: bool,
     /// Absent where every year matches.
     years: Option<Box<Set>>,
 }
@@ -58,6 +60,7 @@ impl Fields {
             nth_weekday: dow.nth,
             either: calendar.either_day(),
             never: false,
+            is_open_ended: calendar.year.open,
             years,
         };
         // The calendar repeats every 28 years between 1901 and 2099. What has no day in 28 years has none.
@@ -67,7 +70,7 @@ impl Fields {
 
     /// Whether years do not end it, nor dates that do not exist.
     pub(crate) fn fires_for_ever(&self) -> bool {
-        self.years.is_none() && !self.never
+        self.is_open_ended && !self.never
     }
 
     /// The first wall time from `from` on.

@@ -11,9 +11,6 @@ pub struct Forecast {
     minutes: Vec<u64>,
 }
 
-/// A launch may be placed a day behind its tick, or moved by calendars over a long weekend and more.
-const MOVED_MAX: TimeDelta = TimeDelta::days(40);
-
 impl Forecast {
     /// Nothing yet, for so many minutes from an instant on.
     pub fn new(from: DateTime<Utc>, minutes: usize) -> Self {
@@ -22,11 +19,12 @@ impl Forecast {
 
     /// Adds what one schedule launches.
     pub fn add(&mut self, schedule: &Schedule) {
-        let until = self.from + TimeDelta::minutes(i64::try_from(self.minutes.len()).unwrap_or(i64::MAX));
-        let moved = if schedule.is_plain() { TimeDelta::zero() } else { MOVED_MAX };
-        let mut after = self.from - moved - TimeDelta::seconds(1);
+        let until = self.at(self.minutes.len());
+        let moved = schedule.moved_max();
+        let last = until.checked_add_signed(moved).unwrap_or(until);
+        let Some(mut after) = self.from.checked_sub_signed(moved + TimeDelta::seconds(1)) else { return };
         while let Next::Tick(tick) = schedule.next(after) {
-            if tick.at >= until + moved {
+            if tick.at >= last {
                 return;
             }
             after = tick.at;
@@ -35,6 +33,11 @@ impl Forecast {
                 self.minutes[usize::try_from(minute).unwrap_or_default()] += 1;
             }
         }
+    }
+
+    fn at(&self, minute: usize) -> DateTime<Utc> {
+        let later = i64::try_from(minute).ok().and_then(TimeDelta::try_minutes);
+        later.and_then(|later| self.from.checked_add_signed(later)).unwrap_or(self.from)
     }
 
     /// The beginning.
@@ -54,9 +57,8 @@ impl Forecast {
 
     /// The fullest minutes with what is launched in each, the fullest first.
     pub fn busiest(&self, count: usize) -> Vec<(DateTime<Utc>, u64)> {
-        let at = |minute: usize| self.from + TimeDelta::minutes(i64::try_from(minute).unwrap_or(i64::MAX));
-        let mut all: Vec<(DateTime<Utc>, u64)> =
-            self.minutes.iter().enumerate().filter(|(_, n)| **n > 0).map(|(minute, n)| (at(minute), *n)).collect();
+        let busy = self.minutes.iter().enumerate().filter(|(_, n)| **n > 0);
+        let mut all: Vec<(DateTime<Utc>, u64)> = busy.map(|(minute, n)| (self.at(minute), *n)).collect();
         all.sort_by_key(|(at, launches)| (std::cmp::Reverse(*launches), *at));
         all.truncate(count);
         all

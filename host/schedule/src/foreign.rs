@@ -1,6 +1,6 @@
 //! Texts of other schedulers that people paste: each is recognised and answered by its name.
 
-use crate::{ParseError, field::Piece};
+use crate::{Field, ParseError, field::Piece};
 
 /// The error for a text that is some other scheduler's.
 pub(crate) fn recognise(text: &str, pieces: &[Piece<'_>]) -> Option<ParseError> {
@@ -39,7 +39,10 @@ pub(crate) fn recognise(text: &str, pieces: &[Piece<'_>]) -> Option<ParseError> 
         return refuse(format!("`{whole}` is an `OnCalendar` value of systemd"), help);
     }
     // `0 2 * * * root /usr/bin/run`: what stands between the fields and the command is a crontab's as well.
-    let is_line = pieces.len() > 7 || pieces.iter().skip(5).any(|piece| looks_like_a_command(piece.text));
+    let is_word =
+        |piece: &Piece<'_>| !looks_like_a_field(piece.text) && piece.text.contains(|c: char| c.is_ascii_lowercase());
+    let is_line =
+        pieces.len() > 7 || pieces.iter().skip(5).any(|piece| looks_like_a_command(piece.text) || is_word(piece));
     let command = pieces.iter().skip(5).find(|piece| !looks_like_a_field(piece.text));
     if let Some(command) = command.filter(|_| is_line && !whole.starts_with('@')) {
         return Some(pasted_line(text, command));
@@ -83,8 +86,17 @@ fn looks_like_a_command(word: &str) -> bool {
     word.starts_with(['/', '.', '~', '$', '"', '\'']) || word.contains(".sh")
 }
 
+/// Numbers, signs, names of days and months, and the letters of the dialect.
 fn looks_like_a_field(word: &str) -> bool {
-    word.bytes().all(|b| b.is_ascii_digit() || b"*/-,?#".contains(&b))
+    let is_name = |part: &str| {
+        let names = [Field::Month, Field::DayOfWeek].map(|field| field.names().0);
+        part.is_empty() || names.into_iter().flatten().any(|name| part.eq_ignore_ascii_case(name))
+    };
+    let is_sign = |c: char| c.is_ascii_digit() || "*/-,?#()".contains(c);
+    word.split(is_sign).all(|part| {
+        let is_letters = ["L", "W", "H", "LW"].iter().any(|letter| part.eq_ignore_ascii_case(letter));
+        is_letters || is_name(part) || is_name(part.trim_end_matches(['L', 'l']))
+    })
 }
 
 fn pasted_line(text: &str, command: &Piece<'_>) -> ParseError {
@@ -146,11 +158,13 @@ fn translate(words: &[&str], is_time: &dyn Fn(&str) -> bool, is_date: &dyn Fn(&s
             if parts[0] != "*" {
                 return None;
             }
-        } else if word.bytes().all(|b| b.is_ascii_alphabetic() || b".,".contains(&b)) {
-            weekdays = word.replace("..", "-").to_ascii_uppercase();
         } else {
-            return None;
+            weekdays = weekday_list(word)?;
         }
+    }
+    // systemd wants both, cron takes either.
+    if weekdays != "*" && day != "*" {
+        return None;
     }
     let number =
         |text: &str| if text == "*" { Some("*".into()) } else { text.parse::<u32>().ok().map(|n| n.to_string()) };
@@ -161,4 +175,22 @@ fn translate(words: &[&str], is_time: &dyn Fn(&str) -> bool, is_date: &dyn Fn(&s
         .map(|second| number(second))
         .map_or(Some(String::new()), |s| Some(s? + " "))?;
     Some(format!("{second}{minute} {hour} {} {} {weekdays}", number(day)?, number(month)?))
+}
+
+/// `Mon..Fri,Sun` as `MON-FRI,SUN`; what crosses the end of the week has no short form.
+fn weekday_list(word: &str) -> Option<String> {
+    let names = Field::DayOfWeek.names().0;
+    let index = |day: &str| {
+        let short = day.get(..3)?;
+        names.iter().position(|name| short.eq_ignore_ascii_case(name))
+    };
+    let element = |text: &str| match text.split_once("..") {
+        None => index(text).map(|day| names[day].to_owned()),
+        Some((from, to)) => {
+            let (from, to) = (index(from)?, index(to)?);
+            // The week of systemd begins on Monday and ends on Sunday.
+            ((from + 6) % 7 <= (to + 6) % 7).then(|| format!("{}-{}", names[from], names[to]))
+        }
+    };
+    Some(word.split(',').map(element).collect::<Option<Vec<_>>>()?.join(","))
 }

@@ -1,11 +1,9 @@
-//! What a schedule is and which instants it names: cron expressions, `@every`, time zones and the two odd
-//! days of the year.
+#![doc = include_str!("../README.md")]
 //!
-//! The crate is pure. It does not know what time it is, reads no file and asks no environment: a
-//! [`Schedule`] and an instant go in, the next tick comes out. The same input gives the same answer on every
-//! node and for ever, as long as the bundled tz database ([`TZ_VERSION`]) is the same.
+//! # Start reading
 //!
-//! Start reading at [`Schedule`]; [`Expression`] is the dialect, `zone` maps wall time to instants.
+//! [`Schedule`] is where ticks come from; `fields` walks wall time, `zone` maps it to instants, `expression` and `field`
+//! read the text.
 
 mod calendar;
 mod error;

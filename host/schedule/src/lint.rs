@@ -3,13 +3,16 @@
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::{
-    Expression, Field, Next, Schedule,
-    expression::{Calendar, Kind},
+    Dialect, Expression, Next, Schedule,
+    expression::{Calendar, Kind, macro_fields},
     field::Values,
 };
 
 /// How far ahead odd days are looked for: each happens once in that time.
 const AHEAD: TimeDelta = TimeDelta::days(400);
+
+/// Ticks of that time that are looked at. Arbitrary: a year of days, or two weeks of hours.
+const TICKS_MAX: usize = 400;
 
 /// One thing that may not be meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,39 +60,52 @@ pub fn lint(schedule: &Schedule, expressions: &[Expression], after: DateTime<Utc
         lints.extend(expression.warnings().iter().map(add));
         if let Kind::Calendar(calendar) = &expression.kind {
             lints.extend(short_month(calendar));
-            lints.extend(herd(expression, calendar));
+            lints.extend(herd(expression).filter(|_| !schedule.has_window()));
         }
     }
+    let until = after.checked_add_signed(AHEAD).unwrap_or(after);
+    let never = |message: &str, help: &str| Lint { kind: LintKind::Never, message: message.into(), help: help.into() };
     if schedule.next(after) == Next::Never {
-        let message = "it is never due again".into();
-        let help = "a date that does not exist, years that are over, or `not_after` in the past".into();
-        lints.push(Lint { kind: LintKind::Never, message, help });
+        // What else may be said of it does not matter.
+        let help = "a date that does not exist, years that are over, or `not_after` in the past";
+        return vec![never("it is never due again", help)];
     }
-    lints.extend(odd_days(schedule, expressions, after));
+    let ticks = schedule.preview(after, Some(until), TICKS_MAX).ticks;
+    if !ticks.is_empty() && ticks.iter().all(|tick| tick.excluded) {
+        lints.push(never("every tick of the next year falls on a closed day", "look at the calendars in `exclude`"));
+    }
+    lints.dedup();
+    lints.extend(odd_days(schedule, expressions, (after, until)));
     lints
 }
 
 fn short_month(calendar: &Calendar) -> Option<Lint> {
     let day = &calendar.day_of_month;
-    let first = day.set.first_from(0)?;
-    let others_match = day.last != 0 || day.nearest != 0 || calendar.either_day();
-    if first < 29 || others_match {
+    if day.last != 0 || day.nearest != 0 || calendar.either_day() {
         return None;
     }
-    let days =
-        if first == 29 { "29 February is missing in three years of four" } else { "months without it are passed over" };
+    let length = |month: u32| match month {
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    };
+    let months: Vec<u32> = calendar.month.set.iter().collect();
+    let short = |day: u32| months.iter().filter(|month| length(**month) < day).count();
+    // A star names the days there are.
+    let missing = day.set.iter().filter(|day| *day > 28).find(|day| short(*day) > 0).filter(|_| !day.star)?;
+    let leap = if missing == 29 { ", in most years" } else { "" };
     Some(Lint {
         kind: LintKind::ShortMonth,
-        message: format!("day {first} of the month does not exist in every month: {days}"),
+        message: format!(
+            "day {missing} does not exist in {} of the {} months that are named{leap}: they are passed over",
+            short(missing),
+            months.len()
+        ),
         help: "write `L` for the last day of the month".into(),
     })
 }
 
-fn herd(expression: &Expression, calendar: &Calendar) -> Option<Lint> {
-    let only_zero = |values: &Values| values.set.len() == 1 && values.set.contains(0) && values.picked.is_empty();
-    if !only_zero(&calendar.minute) || !only_zero(&calendar.second) {
-        return None;
-    }
+fn herd(expression: &Expression) -> Option<Lint> {
     Some(Lint {
         kind: LintKind::Herd,
         message: "it is due at :00, when most jobs are".into(),
@@ -97,19 +113,24 @@ fn herd(expression: &Expression, calendar: &Calendar) -> Option<Lint> {
     })
 }
 
-fn odd_days(schedule: &Schedule, expressions: &[Expression], after: DateTime<Utc>) -> Vec<Lint> {
+fn odd_days(
+    schedule: &Schedule,
+    expressions: &[Expression],
+    (after, until): (DateTime<Utc>, DateTime<Utc>),
+) -> Vec<Lint> {
     let by_elapsed_time = expressions.iter().all(Expression::is_by_elapsed_time);
     let mut lints = Vec::new();
-    for day in schedule.odd_days(after, after + AHEAD) {
+    for day in schedule.odd_days(after, until) {
         // By elapsed time an hour more or less is what was asked for, unless nothing is left of the day.
         if !day.matters(schedule) || by_elapsed_time && !day.ticks.is_empty() {
             continue;
         }
-        let notes: Vec<String> = day.ticks.iter().filter_map(|tick| schedule.note(tick)).collect();
+        let odd = day.ticks.iter().filter(|tick| schedule.is_moved(tick));
+        let notes: Vec<String> = odd.filter_map(|tick| schedule.note(tick)).collect();
         let what = match (day.ticks.len(), notes.first()) {
             (0, _) => "it is not due at all".to_owned(),
             (_, Some(note)) => format!("it is due at {}, {note}", times(&day.ticks, schedule)),
-            (n, None) => format!("it is due {n} times instead of {}", day.usual),
+            (n, None) => format!("it is due {n} time{} instead of {}", if n == 1 { "" } else { "s" }, day.usual),
         };
         let clock = if notes.is_empty() { format!(" ({})", day.change()) } else { String::new() };
         lints.push(Lint {
@@ -124,38 +145,28 @@ fn odd_days(schedule: &Schedule, expressions: &[Expression], after: DateTime<Utc
 
 /// The wall times of the ticks that are odd.
 fn times(ticks: &[crate::Tick], schedule: &Schedule) -> String {
-    let odd = ticks.iter().filter(|tick| schedule.note(tick).is_some());
+    let odd = ticks.iter().filter(|tick| schedule.is_moved(tick));
     let times: Vec<String> = odd.map(|tick| tick.local.format("%H:%M").to_string()).take(3).collect();
     times.join(", ")
 }
 
 impl Expression {
-    /// The same expression with its minute picked by the job's name; `None` where it has no minute of its own.
+    /// The same expression with its minute picked by the job's name, where it is due at minute 0 as most jobs are.
     pub fn spread(&self) -> Option<String> {
         let Kind::Calendar(calendar) = &self.kind else { return None };
+        let only_zero = |values: &Values| values.set.len() == 1 && values.set.contains(0) && values.picked.is_empty();
+        if !only_zero(&calendar.minute) || !only_zero(&calendar.second) {
+            return None;
+        }
         let text = self.to_string();
-        let (prefix, body) = match text.split_once(' ') {
-            Some((zone, rest)) if zone.contains("TZ=") => (format!("{zone} "), rest.to_owned()),
-            _ => (String::new(), text),
-        };
-        let hour = if calendar.hour.is_full(Field::Hour) { "*".to_owned() } else { numbers(&calendar.hour) };
-        let body = match body.as_str() {
-            "@hourly" => "0 * * * *".into(),
-            text if text.starts_with('@') => {
-                let day = if calendar.day_of_month.star { "*" } else { "1" };
-                let month = if calendar.month.star { "*" } else { "1" };
-                let weekday = if calendar.day_of_week.star { "*" } else { "0" };
-                format!("0 {hour} {day} {month} {weekday}")
-            }
-            _ => body,
-        };
-        let mut fields: Vec<&str> = body.split_ascii_whitespace().collect();
+        let (zone, mut fields): (Vec<&str>, Vec<&str>) =
+            text.split_ascii_whitespace().partition(|word| word.contains("TZ="));
+        if let Some(plain) = fields.first().and_then(|word| macro_fields(word)) {
+            fields = plain.split(' ').collect();
+        }
         let minute = if fields.len() == 5 { 0 } else { 1 };
-        *fields.get_mut(minute)? = "?";
-        Some(format!("{prefix}{}", fields.join(" ")))
+        // Quartz has another use for `?`.
+        *fields.get_mut(minute)? = if self.dialect == Dialect::Quartz { "H" } else { "?" };
+        Some([zone, fields].concat().join(" "))
     }
-}
-
-fn numbers(values: &Values) -> String {
-    values.set.iter().map(|value| value.to_string()).collect::<Vec<_>>().join(",")
 }

@@ -21,7 +21,7 @@ pub struct OddDay {
     pub to: NaiveDateTime,
     /// The schedule's ticks on that day.
     pub ticks: Vec<Tick>,
-    /// Ticks on the same weekday a week before, where nothing changes.
+    /// Ticks that the day would have if the clock did not change.
     pub usual: usize,
 }
 
@@ -43,10 +43,10 @@ impl OddDay {
 impl Schedule {
     /// The days in `(after, until]` on which the clock changes, with the ticks of each.
     pub fn odd_days(&self, after: DateTime<Utc>, until: DateTime<Utc>) -> Vec<OddDay> {
-        let day = |date: NaiveDate| {
-            let begins = |date: NaiveDate| self.first_instant(date) - TimeDelta::seconds(1);
+        let day = |schedule: &Self, date: NaiveDate| {
+            let begins = |date: NaiveDate| schedule.first_instant(date) - TimeDelta::seconds(1);
             let end = date.succ_opt().map(begins);
-            self.preview(begins(date), end, DAY_TICKS_MAX).ticks
+            schedule.preview(begins(date), end, DAY_TICKS_MAX).ticks
         };
         let changes = self.offsets().changes(after, until).into_iter();
         changes
@@ -54,8 +54,9 @@ impl Schedule {
                 let wall = |offset: i32| at.naive_utc() + TimeDelta::seconds(i64::from(offset));
                 let (from, to) = (wall(before), wall(now));
                 let date = (from.min(to)).date();
-                let usual = day(date - TimeDelta::days(7)).len();
-                OddDay { at, date, from, to, ticks: day(date), usual }
+                let steady = self.clone().with_offsets(Offsets::new(before, []).into());
+                let usual = day(&steady, date).len();
+                OddDay { at, date, from, to, ticks: day(self, date), usual }
             })
             .collect()
     }
@@ -65,10 +66,13 @@ impl Schedule {
         if tick.excluded {
             return Some("closed: not launched".into());
         }
-        if tick.due != tick.at {
-            let due = tick.due.with_timezone(tick.local.offset());
-            return Some(format!("launched at {}", due.format("%a %F %T")));
-        }
+        let due = tick.due.with_timezone(tick.local.offset());
+        let launched = (tick.due != tick.at).then(|| format!("launched at {}", due.format("%a %F %T")));
+        let parts: Vec<String> = self.odd_note(tick).into_iter().chain(launched).collect();
+        (!parts.is_empty()).then(|| parts.join("; "))
+    }
+
+    fn odd_note(&self, tick: &Tick) -> Option<String> {
         let stretch = self.offsets().stretch_at(tick.at.timestamp());
         let time = tick.local.format("%H:%M");
         match self.oddness(tick, &stretch)? {
@@ -88,7 +92,7 @@ impl Schedule {
     }
 
     /// Whether a tick stands for a wall time that does not exist, or for one of two.
-    fn is_moved(&self, tick: &Tick) -> bool {
+    pub(crate) fn is_moved(&self, tick: &Tick) -> bool {
         self.oddness(tick, &self.offsets().stretch_at(tick.at.timestamp())).is_some()
     }
 

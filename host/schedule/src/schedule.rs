@@ -130,6 +130,7 @@ struct Extras {
     not_after: i64,
     /// Seconds from the tick to its launch.
     delay: i64,
+    has_window: bool,
     closed: ClosedDays,
     on_closed: OnClosedDay,
 }
@@ -248,10 +249,12 @@ impl Schedule {
             until = until.min(extras.not_after.saturating_add(1));
         }
         let lines = self.lines();
-        match lines.iter().filter_map(|line| line.first_from(&self.offsets, from)).min().filter(|at| *at < until) {
-            Some(at) => Next::Tick(self.tick_at(at)),
-            None if until < HORIZON || !lines.iter().any(Line::fires_for_ever) => Next::Never,
-            None => Next::Horizon,
+        match lines.iter().filter_map(|line| line.first_from(&self.offsets, from)).min() {
+            Some(at) if at < until => Next::Tick(self.tick_at(at)),
+            _ if until < HORIZON => Next::Never,
+            Some(_) => Next::Horizon,
+            None if lines.iter().any(Line::fires_for_ever) => Next::Horizon,
+            None => Next::Never,
         }
     }
 
@@ -306,6 +309,9 @@ impl Schedule {
                 }
             }
         }
+        if preview.ticks.len() == count && !preview.never {
+            preview.never = self.next(from) == Next::Never;
+        }
         preview
     }
 
@@ -325,9 +331,16 @@ impl Schedule {
         self.lines().iter().all(|line| matches!(line, Line::Wall { overlap: Overlap::First | Overlap::Second, .. }))
     }
 
-    /// Whether every launch is due at its tick.
-    pub(crate) fn is_plain(&self) -> bool {
-        self.extras.is_none()
+    /// The furthest that a launch is from its tick, to either side.
+    pub(crate) fn moved_max(&self) -> TimeDelta {
+        let Some(extras) = &self.extras else { return TimeDelta::zero() };
+        let days = if extras.on_closed == OnClosedDay::Skip { TimeDelta::zero() } else { LEAD_MAX };
+        days + TimeDelta::seconds(extras.delay)
+    }
+
+    /// Whether launches are spread over a window.
+    pub(crate) fn has_window(&self) -> bool {
+        self.extras.as_ref().is_some_and(|extras| extras.has_window)
     }
 
     pub(crate) fn lines(&self) -> &[Line] {
@@ -443,11 +456,11 @@ fn in_stretch(fields: &Fields, overlap: Overlap, stretch: &Stretch, from: i64) -
         Overlap::First | Overlap::Both => stretch.wall_end(),
     };
     match fields.first_from(wall) {
-        None => Err(Beyond::Never),
         Some(wall) if wall < end => Ok(wall - stretch.offset),
         // The next stretch shows some wall times again: it is not to be passed over.
-        Some(_) if stretch.wall_after < stretch.wall_end() => Err(Beyond::Wall(stretch.wall_after)),
+        _ if stretch.wall_after < stretch.wall_end() => Err(Beyond::Wall(stretch.wall_after)),
         Some(wall) => Err(Beyond::Wall(wall)),
+        None => Err(Beyond::Never),
     }
 }
 
@@ -480,16 +493,16 @@ impl Extras {
         let moves = definition.on_closed_day != OnClosedDay::Skip;
         if moves && definition.closed.is_empty() {
             return refuse(
-                "`on_closed_day` moves ticks and no calendar says which days are closed",
-                "add `exclude = [\"…\"]`",
+                "`on_closed_day` moves ticks from closed days, and no calendar closes any",
+                "add `exclude = [\"…\"]`, or days to the calendar",
             );
         }
         let times: u32 =
             lines.iter().map(|line| if let Line::Wall { fields, .. } = line { fields.times_a_day() } else { 2 }).sum();
         if moves && times > 1 {
             return refuse(
-                "`on_closed_day` moves a tick to another day, and this schedule has more than one time a day",
-                "write one time a day, or `on_closed_day = \"skip\"`",
+                "`on_closed_day` moves ticks to other days, which takes one expression with one time a day; this schedule has more than one time a day",
+                "write one expression with one time, or `on_closed_day = \"skip\"`",
             );
         }
         let delay = match (definition.window_s, name) {
@@ -506,6 +519,7 @@ impl Extras {
             not_before: definition.not_before.map_or(i64::MIN, ceil),
             not_after: definition.not_after.map_or(i64::MAX, |at| at.timestamp()),
             delay,
+            has_window: definition.window_s > 0,
             closed: definition.closed.clone(),
             on_closed: definition.on_closed_day,
         };

@@ -251,11 +251,21 @@ struct Line {
     day: Column,
     month: Column,
     weekday: Column,
+    /// First and last year.
+    years: Option<(u32, u32)>,
 }
 
 impl Line {
-    fn new(random: &mut Random) -> Self {
-        let second = random.one_in(4).then(|| Column::new(random, (0, 59), &[], 0));
+    fn new(random: &mut Random, year: u32) -> Self {
+        let years = random.one_in(8).then(|| {
+            let first = random.within(year.saturating_sub(1), year);
+            (first.max(1970), random.within(first, first + 1).max(1970))
+        });
+        let has_second = years.is_some() || random.one_in(4);
+        let second = has_second.then(|| match random.one_in(2) {
+            true => Column::new(random, (0, 59), &[], 0),
+            false => Column::fixed(random, 0, 0),
+        });
         // Many expressions have one time a day: intervals of weeks are walked for them.
         let (minute, hour) = if random.one_in(2) {
             (Column::fixed(random, 0, 59), Column::fixed(random, 0, 5))
@@ -266,8 +276,11 @@ impl Line {
         let month = Column::new(random, (1, 12), &MONTHS, 0);
         let weekday = Column::new(random, (0, 6), &WEEKDAYS, 2);
         let columns = second.iter().chain([&minute, &hour, &day, &month, &weekday]);
-        let text = columns.map(|column| column.text(random)).collect::<Vec<_>>().join(" ");
-        Self { text, second, minute, hour, day, month, weekday }
+        let mut text = columns.map(|column| column.text(random)).collect::<Vec<_>>().join(" ");
+        if let Some((first, last)) = years {
+            text += &format!(" {first}-{last}");
+        }
+        Self { text, second, minute, hour, day, month, weekday, years }
     }
 
     fn is_wild(&self) -> bool {
@@ -277,7 +290,8 @@ impl Line {
     fn names_day(&self, date: NaiveDate) -> bool {
         let (day, weekday) = (self.day.has_day(date), self.weekday.has_weekday(date));
         let both = self.day.starts_with_a_star() || self.weekday.starts_with_a_star();
-        self.month.has(date.month()) && if both { day && weekday } else { day || weekday }
+        let year = self.years.is_none_or(|(first, last)| (first..=last).contains(&date.year().cast_unsigned()));
+        year && self.month.has(date.month()) && if both { day && weekday } else { day || weekday }
     }
 
     fn names_time(&self, wall: NaiveDateTime) -> bool {
@@ -326,7 +340,6 @@ impl Triple {
     fn new(seed: u64) -> Self {
         let mut random = Random(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
         let zone = TZ_VARIANTS[random.below(TZ_VARIANTS.len() as u64) as usize];
-        let lines: Vec<Line> = (0..if random.one_in(5) { 2 } else { 1 }).map(|_| Line::new(&mut random)).collect();
         let dst = Dst {
             gap: [None, None, None, Some(Gap::After), Some(Gap::Skip), Some(Gap::Shift)][random.below(6) as usize],
             overlap: [None, None, None, Some(Overlap::First), Some(Overlap::Second), Some(Overlap::Both)]
@@ -335,17 +348,20 @@ impl Triple {
         let (from, to) = (-2_208_988_800_i64, 4_070_908_800_i64);
         let whole = |at| DateTime::from_timestamp(at, 0).unwrap();
         let changes = Offsets::of(zone).changes(whole(from), whole(to));
+        let near = if changes.is_empty() || random.one_in(5) {
+            from + random.below((to - from) as u64) as i64
+        } else {
+            changes[random.below(changes.len() as u64) as usize].0.timestamp()
+        };
+        let year = whole(near).year().cast_unsigned();
+        let lines: Vec<Line> =
+            (0..if random.one_in(5) { 2 } else { 1 }).map(|_| Line::new(&mut random, year)).collect();
         let has_seconds = lines.iter().any(|line| line.second.is_some());
         let is_dense = lines.iter().any(|line| !matches!(line.hour.elements[..], [Element::Value(_)]));
         let span = match (has_seconds, is_dense) {
             (true, _) => 3 * 3_600,
             (false, true) => 36 * 3_600,
             (false, false) => 20 * 86_400,
-        };
-        let near = if changes.is_empty() || random.one_in(5) {
-            from + random.below((to - from) as u64) as i64
-        } else {
-            changes[random.below(changes.len() as u64) as usize].0.timestamp()
         };
         let after = near - random.below(span as u64) as i64;
         Self { lines, dst, zone, after: whole(after), until: whole(after + span) }

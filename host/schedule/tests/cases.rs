@@ -121,7 +121,7 @@ fn refusals_name_the_field_the_column_and_what_to_write() {
         ("*/0 * * * *", "minute field, column 3: `0` is no step; expected a whole number from 1; write e.g. `*/5`"),
         (
             "0 8 * * FRI-MON",
-            "day-of-week field, column 9: `FRI-MON` runs backwards; write it as two, e.g. `FRI-6,0-MON`",
+            "day-of-week field, column 9: `FRI-MON` runs backwards; write it as two ranges, `FRI-6` and `0-MON`",
         ),
         (
             "? * * * *",
@@ -129,7 +129,7 @@ fn refusals_name_the_field_the_column_and_what_to_write() {
         ),
         (
             "0 0 12 ? * MON",
-            "day-of-month field, column 8: `?` can be read in two ways here: Quartz means \"no value\", tickhost picks one by the job's name; write `*` for no value, `?(1-28)` or `H` for a pick, or set `dialect = \"quartz\"`",
+            "day-of-month field, column 8: `?` can be read in two ways here: Quartz means \"no value\", tickhost picks one by the job's name; write `*` for no value, `H` for a pick, or set `dialect = \"quartz\"`",
         ),
         (
             "0 0 * * 2#6",

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, fmt::Write};
 
 pub(crate) use cronjob::cronjob;
 pub(crate) use crontab::{Crontab, crontab};
-use tickhost_ledger::ids::check_name;
+use tickhost_ledger::{ids::check_name, spec::bounds};
 use tickhost_schedule::{Definition, ParseError, Schedule};
 
 /// What an import makes of a file.
@@ -65,15 +65,20 @@ impl Imported {
         self.remarks.push(Remark { place: place.into(), text: text.into() });
     }
 
-    /// Adds a job under a name of its own.
-    fn add(&mut self, mut draft: Draft) {
-        let wanted = draft.name.clone();
-        let mut n = 1;
-        while self.jobs.iter().any(|job| job.name == draft.name) {
-            n += 1;
-            draft.name = format!("{wanted}-{n}");
+    /// A name that no job has yet.
+    fn unique(&self, wanted: &str) -> String {
+        let names = std::iter::once(wanted.to_owned()).chain((2..).map(|n| format!("{wanted}-{n}")));
+        let mut free = names.filter(|name| self.jobs.iter().all(|job| job.name != *name));
+        free.next().unwrap_or_default()
+    }
+
+    /// A limit on wall time, where a job may have it.
+    fn limit_wall(&mut self, draft: &mut Draft, place: impl Into<String>, seconds: u64) {
+        if bounds::TIME_MS.contains(&seconds.saturating_mul(1_000)) {
+            draft.fields.push(("limits", format!("{{ wall = \"{seconds}s\" }}")));
+        } else {
+            self.remark(place, format!("a run may not take {seconds} s: a day is the most; the default is a minute"));
         }
-        self.jobs.push(draft);
     }
 
     /// The manifest.
@@ -82,14 +87,14 @@ impl Imported {
         for job in &self.jobs {
             out.push('\n');
             for comment in &job.comments {
-                let _ = writeln!(out, "# {comment}");
+                let _ = writeln!(out, "# {}", one_line(comment));
             }
             let component = match &job.call {
                 Some(_) => choices.http_call.clone(),
                 None => format!("{}.wasm", job.name),
             };
             if job.call.is_none() {
-                let _ = writeln!(out, "# It ran: {}", job.command);
+                let _ = writeln!(out, "# It ran: {}", one_line(&job.command));
             }
             let _ = writeln!(out, "[job.{}]", key(&job.name));
             let _ = writeln!(out, "component = {}", quoted(&component));
@@ -116,6 +121,11 @@ impl Imported {
         }
         out
     }
+}
+
+/// A text for a comment, which takes no control characters.
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// A text as a value of TOML.

@@ -492,9 +492,10 @@ impl<'r, 'a, 't> Fields<'r, 'a, 't> {
         Self { reader, what, table, span }
     }
 
-    /// Something is wrong with the table as a whole.
-    fn problem(&mut self, message: impl Into<String>, help: Option<String>) {
-        self.reader.problem(self.span.clone(), message, help);
+    /// Something is wrong with what that field says together with others.
+    fn problem(&mut self, name: &str, message: impl Into<String>, help: Option<String>) {
+        let span = self.value(name).map_or(self.span.clone(), Spanned::span);
+        self.reader.problem(span, message, help);
     }
 
     fn value(&self, name: &str) -> Option<&'t Spanned<DeValue<'t>>> {

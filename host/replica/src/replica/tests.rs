@@ -102,11 +102,60 @@ async fn a_log_below_its_floor_is_refused() {
     assert!(refused.contains("has lost part of its log"), "{refused}");
 }
 
+/// A crash tears the log's tail at any byte: what was acknowledged before is there, and the node goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_torn_tail_loses_nothing_that_was_acknowledged() {
+    let dir = TempDir::new().unwrap();
+    let node = dir.path().join("node");
+    let (replica, _outputs) = Replica::open_single(&node, 1).await.unwrap();
+    found(&replica).await;
+    for n in 0..10 {
+        replica.propose_one(Stamp(3), component(n)).await.unwrap();
+    }
+    let hash = replica.read(State::hash);
+    let acknowledged = dir.path().join("acknowledged");
+    copy_dir(&node, &acknowledged);
+    copy_dir(&node.join("db"), &acknowledged.join("db"));
+    let (wal, from) = newest_wal(&acknowledged);
+    replica.propose_one(Stamp(3), component(99)).await.unwrap();
+    let with_the_last = replica.read(State::hash);
+    let whole = std::fs::read(node.join("db").join(&wal)).unwrap();
+    close(replica, &node).await;
+    assert!(whole.len() > from, "the last proposal is in `{wal}`");
+
+    let step = (whole.len() - from).div_ceil(20);
+    for cut in (from..whole.len()).step_by(step) {
+        let torn = dir.path().join("torn");
+        copy_dir(&acknowledged, &torn);
+        copy_dir(&acknowledged.join("db"), &torn.join("db"));
+        std::fs::write(torn.join("db").join(&wal), &whole[..cut]).unwrap();
+        let (replica, _outputs) = Replica::open_single(&torn, 1).await.unwrap();
+        // The last one is there whole or not at all.
+        let found = replica.read(State::hash);
+        assert!([hash, with_the_last].contains(&found), "cut at {cut} of {from}..{}", whole.len());
+        let expected = if found == hash { Reply::Done } else { Reply::Unchanged };
+        assert_eq!(replica.propose_one(Stamp(4), component(99)).await, Ok(expected));
+        close(replica, &torn).await;
+        std::fs::remove_dir_all(torn).unwrap();
+    }
+}
+
+/// The newest write-ahead log of a node that has one, and its length.
+fn newest_wal(node: &Path) -> (String, usize) {
+    let files = std::fs::read_dir(node.join("db")).unwrap().flatten();
+    let names = files.map(|file| file.file_name().into_string().unwrap()).filter(|name| name.ends_with(".log"));
+    let newest = names.max().unwrap();
+    let length = std::fs::metadata(node.join("db").join(&newest)).unwrap().len();
+    (newest, usize::try_from(length).unwrap())
+}
+
 fn copy_dir(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for file in std::fs::read_dir(from).unwrap() {
         let file = file.unwrap();
-        std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
+        if file.path().is_file() {
+            std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
+        }
     }
 }
 

@@ -19,7 +19,7 @@ pub(super) struct Check {
     #[arg(required = true)]
     paths: Vec<PathBuf>,
     /// As of this instant (RFC 3339); now where absent.
-    #[arg(long)]
+    #[arg(long, value_parser = super::instant)]
     after: Option<DateTime<Utc>>,
     /// Exit with 1 where anything is found.
     #[arg(long)]
@@ -62,13 +62,13 @@ impl Check {
             print_json(&json!({ "jobs": jobs.len(), "found": found.iter().map(row).collect::<Vec<_>>() }))?;
         } else {
             for f in &found {
-                println!("{}: {} [{}]", f.job, f.message, f.kind);
+                say!("{}: {} [{}]", f.job, f.message, f.kind);
                 if !f.help.is_empty() {
-                    println!("    {}", f.help);
+                    say!("    {}", f.help);
                 }
             }
             let plural = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
-            println!("{}, {}", plural(jobs.len(), "job"), plural(number, "remark"));
+            say!("{}, {}", plural(jobs.len(), "job"), plural(number, "remark"));
         }
         match self.strict && number > 0 {
             true => Err(CliError::failed(format!("{number} remarks; without --strict they do not fail"))),
@@ -97,11 +97,10 @@ fn policies(name: &JobName, spec: &JobSpec, schedule: &Schedule, after: DateTime
     let mut add = |message: String, help: &str| {
         found.push(Found { job: name.to_string(), kind: "policy".into(), message, help: help.into() });
     };
-    let ticks = schedule.preview(after, None, 2).ticks;
-    let period_s = match ticks.as_slice() {
-        [first, second] => (second.at - first.at).num_seconds().max(1),
-        _ => i64::MAX,
-    };
+    // The shortest time between two ticks of the next round.
+    let ticks = schedule.preview(after, None, 60).ticks;
+    let gaps = ticks.windows(2).map(|pair| (pair[1].at - pair[0].at).num_seconds().max(1));
+    let period_s = gaps.min().unwrap_or(i64::MAX);
     let deadline_s = i64::from(spec.start_deadline_s);
     if spec.on_unknown == OnUnknown::Repeat && spec.catch_up == CatchUp::None {
         add(
@@ -149,10 +148,11 @@ fn crowds(schedules: &[(&JobName, Schedule)], after: DateTime<Utc>) -> Vec<Found
     const CROWD: usize = 3;
     let mut minutes: BTreeMap<i64, Vec<String>> = BTreeMap::new();
     for (name, schedule) in schedules {
-        let day = schedule.preview(after, Some(after + TimeDelta::days(1)), 24).ticks;
+        let until = after.checked_add_signed(TimeDelta::days(1));
+        let day = schedule.preview(after, until, 24).ticks;
         // What is due more often than hourly meets everybody.
         if day.len() < 24 {
-            for tick in day {
+            for tick in day.into_iter().filter(|tick| !tick.excluded) {
                 let of_minute = minutes.entry(tick.due.timestamp() / 60).or_default();
                 if of_minute.last() != Some(&name.to_string()) {
                     of_minute.push(name.to_string());

@@ -29,14 +29,14 @@ impl Component {
         if format == Format::Json {
             return print_json(&report);
         }
-        println!("digest   {}", report.digest);
-        println!("size     {} bytes", report.size);
-        println!("world    {}", report.world);
+        say!("digest   {}", report.digest);
+        say!("size     {} bytes", report.size);
+        say!("world    {}", report.world);
         if let Some(bytes) = report.memory_bytes {
-            println!("memory   {bytes} bytes to begin with");
+            say!("memory   {bytes} bytes to begin with");
         }
-        println!("exports  {}", report.exports.join("\n         "));
-        println!("imports  {}", report.imports.join("\n         "));
+        say!("exports  {}", report.exports.join("\n         "));
+        say!("imports  {}", report.imports.join("\n         "));
         Ok(())
     }
 }

@@ -113,9 +113,11 @@ async fn watch(client: Client, paths: Vec<PathBuf>) -> Result<(), CliError> {
     for path in &paths {
         let file = manifest_file(path);
         let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        watcher
-            .watch(dir, RecursiveMode::NonRecursive)
-            .map_err(|e| CliError::failed(format!("watch `{}`: {e}", dir.display())))?;
+        let calendars = dir.join("calendars");
+        let watched = [(dir, RecursiveMode::NonRecursive), (&calendars, RecursiveMode::Recursive)];
+        for (dir, mode) in watched.into_iter().filter(|(dir, _)| dir.is_dir()) {
+            watcher.watch(dir, mode).map_err(|e| CliError::failed(format!("watch `{}`: {e}", dir.display())))?;
+        }
     }
     loop {
         for path in &paths {

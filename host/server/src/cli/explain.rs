@@ -5,7 +5,7 @@ use std::str::FromStr;
 use chrono::{DateTime, TimeDelta, Utc};
 use clap::Args;
 use serde_json::json;
-use tickhost_schedule::{OddDay, Schedule, lint};
+use tickhost_schedule::{Expression, OddDay, Offsets, Schedule, lint};
 
 use super::{
     CliError, Format,
@@ -23,7 +23,7 @@ pub(super) struct Explain {
     #[command(flatten)]
     reading: Reading,
     /// As of this instant (RFC 3339); now where absent.
-    #[arg(long)]
+    #[arg(long, value_parser = super::instant)]
     after: Option<DateTime<Utc>>,
 }
 
@@ -42,10 +42,11 @@ impl Explain {
                 "by wall time: a missing time is due at the first instant after the gap, a repeated one the first time"
             }
         };
-        let odd = schedule.odd_days(after, after + AHEAD).into_iter().next();
+        let until = after.checked_add_signed(AHEAD).unwrap_or(after);
+        let odd = schedule.odd_days(after, until).into_iter().next();
         let next = schedule.preview(after, None, 3).ticks;
         let lints = lint(&schedule, std::slice::from_ref(&expression), after);
-        let elsewhere = elsewhere(&self.reading.expression, &schedule, after);
+        let elsewhere = elsewhere(&expression, &schedule, after);
         if format == Format::Json {
             return print_json(&json!({
                 "sentence": sentence,
@@ -64,19 +65,19 @@ impl Explain {
                 "elsewhere": elsewhere,
             }));
         }
-        println!("{sentence}");
+        say!("{sentence}");
         for (field, values) in &picks {
             let values: Vec<String> = values.iter().map(ToString::to_string).collect();
-            println!("  picked    {field} {}", values.join(","));
+            say!("  picked    {field} {}", values.join(","));
         }
         let stars = if stars.is_empty() { "none".into() } else { stars.join(", ") };
-        println!("  stars     {stars}");
-        println!("  runs      {rule}");
+        say!("  stars     {stars}");
+        say!("  runs      {rule}");
         if let Some(rule) = expression.day_rule() {
-            println!("  days      {rule}");
+            say!("  days      {rule}");
         }
         for (n, tick) in next.iter().enumerate() {
-            println!(
+            say!(
                 "  {}{}  {}  {}",
                 if n == 0 { "next      " } else { "          " },
                 utc(tick),
@@ -86,22 +87,26 @@ impl Explain {
         }
         match &odd {
             Some(day) => {
-                println!("  odd day   {}: {}; {}", day.date.format("%a %F"), day.change(), what(day, &schedule));
+                say!("  odd day   {}: {}; {}", day.date.format("%a %F"), day.change(), what(day, &schedule));
             }
-            None => println!("  odd day   none within {} days: the clock does not change in {zone}", AHEAD.num_days()),
+            None => say!("  odd day   none within {} days: the clock does not change in {zone}", AHEAD.num_days()),
         }
         for lint in &lints {
-            println!(
+            say!(
                 "  warning   {}{}",
                 lint.message,
                 if lint.help.is_empty() { String::new() } else { format!("; {}", lint.help) }
             );
         }
         if let Some(elsewhere) = elsewhere {
-            println!("  elsewhere {elsewhere}");
+            say!("  elsewhere {elsewhere}");
         }
         Ok(())
     }
+}
+
+fn times(n: usize) -> String {
+    format!("{n} time{}", if n == 1 { "" } else { "s" })
 }
 
 /// What a schedule does on an odd day.
@@ -114,28 +119,29 @@ fn what(day: &OddDay, schedule: &Schedule) -> String {
     match (notes.as_slice(), day.ticks.len(), day.usual) {
         ([], 0, 0) => "not due on that day".into(),
         ([], now, usual) if now == usual => "nothing is different".into(),
-        ([], now, usual) => format!("due {now} times instead of {usual}"),
+        ([], now, usual) => format!("due {} instead of {usual}", times(now)),
         ([one], ..) => one.clone(),
-        ([first, ..], now, usual) => format!("{first}; due {now} times instead of {usual}"),
+        ([first, ..], now, usual) => format!("{first}; due {} instead of {usual}", times(now)),
     }
 }
 
 /// Expressions travel: the Rust crate `cron`, as Quartz, counts Sunday as 1 and wants both day fields to match. The
-/// first tick on which the two readings part.
-fn elsewhere(text: &str, schedule: &Schedule, after: DateTime<Utc>) -> Option<String> {
-    let text = if text.split_ascii_whitespace().count() == 5 { format!("0 {text}") } else { text.to_owned() };
+/// first tick on which the two readings part, wall time against wall time: what either does on odd days is another
+/// matter.
+fn elsewhere(expression: &Expression, schedule: &Schedule, after: DateTime<Utc>) -> Option<String> {
+    let text = expression.to_string();
+    if text.contains(['?', '@', '=']) || text.to_ascii_uppercase().contains('H') && !expression.picks().is_empty() {
+        return None;
+    }
+    let text = if text.split_ascii_whitespace().count() == 5 { format!("0 {text}") } else { text };
     let other = cron::Schedule::from_str(&text).ok()?;
-    let ours = schedule.preview(after, None, COMPARED).ticks;
-    // Wall time against wall time: what either does on odd days is another matter.
-    let from = ours.first()?.local.naive_local() - TimeDelta::seconds(1);
-    let theirs = other.after(&from.and_utc()).take(COMPARED).map(|at| at.naive_utc());
-    let parted = ours.iter().map(|tick| tick.local.naive_local()).zip(theirs).find(|(ours, theirs)| ours != theirs)?;
-    let clock_jumps = ours.iter().any(|tick| tick.local.naive_local() == parted.0 && schedule.note(tick).is_some());
-    (!clock_jumps).then(|| {
-        format!(
-            "the Rust crate `cron` counts Sunday as 1 and joins both day fields: where this is due on {}, that is due on {}",
-            parted.0.format("%a %F %T"),
-            parted.1.format("%a %F %T")
-        )
-    })
+    let steady = schedule.clone().with_offsets(Offsets::new(0, []).into());
+    let ours = steady.preview(after, None, COMPARED).ticks.into_iter().map(|tick| tick.at);
+    let mut theirs = other.after(&after).take(COMPARED);
+    let (ours, theirs) = ours.map(|ours| (ours, theirs.next())).find(|(ours, theirs)| Some(*ours) != *theirs)?;
+    let theirs = theirs.map_or("never".to_owned(), |at| at.format("on %a %F %T").to_string());
+    Some(format!(
+        "the Rust crate `cron` (Sunday is 1, both day fields must match) is due {theirs} where this is due on {}",
+        ours.format("%a %F %T")
+    ))
 }

@@ -6,7 +6,7 @@ use chrono::{DateTime, DurationRound, SecondsFormat, TimeDelta, Utc};
 use clap::Args;
 use serde_json::{Value, json};
 use tickhost_ledger::{JobName, JobSpec};
-use tickhost_schedule::{Expression, Forecast as Load, LintKind, Schedule, lint};
+use tickhost_schedule::{Expression, Forecast as Load, Schedule};
 
 use super::{CliError, Format, apply, check, print_json};
 use crate::{api::JobView, client::Client};
@@ -20,8 +20,9 @@ const MINUTES_MAX: i64 = 14 * 24 * 60;
 pub(super) struct Forecast {
     /// Manifests, or folders with one; the host's stored jobs where none is given.
     paths: Vec<PathBuf>,
-    /// From this instant on (RFC 3339); the next full hour where absent.
-    #[arg(long)]
+    /// From the hour of this instant on (RFC 3339); the next full hour where absent. A manifest's `@every` counts from
+    /// now.
+    #[arg(long, value_parser = super::instant)]
     from: Option<DateTime<Utc>>,
     /// For this long, e.g. `24h`, `7d`.
     #[arg(long = "for", default_value = "24h", value_parser = minutes)]
@@ -45,8 +46,9 @@ impl Forecast {
         format: Format,
     ) -> Result<(), CliError> {
         let now = Utc::now();
-        let from =
-            self.from.unwrap_or_else(|| now.duration_trunc(TimeDelta::hours(1)).unwrap_or(now) + TimeDelta::hours(1));
+        // Rows are hours.
+        let hour = |at: DateTime<Utc>| at.duration_trunc(TimeDelta::hours(1)).unwrap_or(at);
+        let from = self.from.map_or_else(|| hour(now) + TimeDelta::hours(1), hour);
         let jobs = if self.paths.is_empty() { stored(&client()?).await? } else { drafted(&self.paths, now)? };
         let mut before = Load::new(from, usize::try_from(self.minutes).unwrap_or_default());
         let mut after = before.clone();
@@ -54,7 +56,8 @@ impl Forecast {
         for job in &jobs {
             let (expressions, schedule) = check::read(&job.name, &job.spec, job.anchor)?;
             before.add(&schedule);
-            match spread(job, &schedule, &expressions, now)? {
+            let spread = if self.spread { spread(job, &expressions)? } else { None };
+            match spread {
                 Some((spread, proposal)) => {
                     after.add(&spread);
                     proposals.push(proposal);
@@ -76,12 +79,16 @@ impl Forecast {
             return print_json(&answer);
         }
         let peak = before.busiest(1).first().map_or(0, |(_, n)| *n);
-        print(&format!("{} jobs, {} launches from {}", jobs.len(), before.total(), text(from)), &before, peak);
+        print(
+            &format!("{}, {} from {}", plural(jobs.len() as u64, "job"), plural(before.total(), "launch"), text(from)),
+            &before,
+            peak,
+        );
         if self.spread {
-            println!();
+            say!("");
             print(&format!("with {} of them spread", proposals.len()), &after, peak);
             for (job, was, is) in &proposals {
-                println!("  {job}: `{was}` -> `{is}`");
+                say!("  {job}: `{was}` -> `{is}`");
             }
         }
         Ok(())
@@ -111,24 +118,29 @@ fn drafted(paths: &[PathBuf], now: DateTime<Utc>) -> Result<Vec<Job>, CliError> 
 type Proposal = (String, String, String);
 
 /// A job at minute 0 with its minute picked by its name.
-fn spread(
-    job: &Job,
-    schedule: &Schedule,
-    expressions: &[Expression],
-    now: DateTime<Utc>,
-) -> Result<Option<(Schedule, Proposal)>, CliError> {
-    let is_herd = lint(schedule, expressions, now).iter().any(|lint| lint.kind == LintKind::Herd);
-    if !is_herd || job.spec.timing.window_s > 0 {
-        return Ok(None);
-    }
+fn spread(job: &Job, expressions: &[Expression]) -> Result<Option<(Schedule, Proposal)>, CliError> {
     let mut spec = job.spec.clone();
     for (text, expression) in spec.timing.schedule.iter_mut().zip(expressions) {
         if let Some(spread) = expression.spread() {
             *text = spread;
         }
     }
-    let proposal = (job.name.to_string(), job.spec.timing.schedule.join(" | "), spec.timing.schedule.join(" | "));
+    let (was, is) = (&job.spec.timing.schedule, &spec.timing.schedule);
+    // What has a window is spread already.
+    if was == is || spec.timing.window_s > 0 {
+        return Ok(None);
+    }
+    let proposal = (job.name.to_string(), was.join(" | "), is.join(" | "));
     Ok(Some((check::read(&job.name, &spec, job.anchor)?.1, proposal)))
+}
+
+fn plural(n: u64, what: &str) -> String {
+    let ending = match (n, what.ends_with("ch")) {
+        (1, _) => "",
+        (_, true) => "es",
+        (_, false) => "s",
+    };
+    format!("{n} {what}{ending}")
 }
 
 fn text(at: DateTime<Utc>) -> String {
@@ -147,16 +159,16 @@ fn view(load: &Load) -> Value {
 
 /// A row for each hour, a column for each minute.
 fn print(title: &str, load: &Load, peak: u64) {
-    println!("{title}");
-    println!("{:17} {:<30}{:<30}", "UTC", ":00", ":30");
+    say!("{title}");
+    say!("{:17} {:<30}{:<30}", "UTC", ":00", ":30");
     for (hour, minutes) in load.minutes().chunks(60).enumerate() {
         let at = load.from() + TimeDelta::hours(i64::try_from(hour).unwrap_or_default());
         let cells: String = minutes.iter().map(|launches| shade(*launches, peak)).collect();
         let total: u64 = minutes.iter().sum();
-        println!("{:17} {cells:<60} {total}", at.format("%a %F %R").to_string().split_at(4).1);
+        say!("{:17} {cells:<60} {total}", at.format("%a %F %R").to_string().split_at(4).1);
     }
     for (at, launches) in load.busiest(3) {
-        println!("  {launches} in the minute from {}", text(at));
+        say!("  {launches} in the minute from {}", text(at));
     }
 }
 

@@ -111,7 +111,9 @@ impl From {
                 "on_unknown_missing": unchosen,
             }));
         }
-        print!("{manifest}");
+        if !imported.jobs.is_empty() {
+            say!("{}", manifest.trim_end());
+        }
         for remark in &imported.remarks {
             eprintln!("{}: {}", remark.place, remark.text);
         }

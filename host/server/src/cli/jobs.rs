@@ -49,7 +49,7 @@ fn print(answer: &Value, format: Format) -> Result<(), CliError> {
         return print_json(answer);
     }
     let text = |name: &str| answer[name].as_str().unwrap_or_default().to_owned();
-    println!("{} {}", text("job"), text("outcome"));
+    say!("{} {}", text("job"), text("outcome"));
     Ok(())
 }
 

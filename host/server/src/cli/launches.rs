@@ -49,7 +49,7 @@ impl Ticks {
         table::print(&["TICK", "LOCAL", "VERDICT", "ATTEMPTS", "LAUNCH"], &rows);
         if let Some(older) = answer["folded"].as_object() {
             let count = |name: &str| older.get(name).and_then(Value::as_u64).unwrap_or(0);
-            println!("and older ones: {} succeeded, {} did not", count("succeeded"), count("other"));
+            say!("and older ones: {} succeeded, {} did not", count("succeeded"), count("other"));
         }
         Ok(())
     }
@@ -67,28 +67,36 @@ impl Show {
         if format == Format::Json {
             return print_json(&view);
         }
-        println!("{}  {}", view.launch, view.verdict);
-        println!("local     {}", view.local);
-        println!("previous  {}", view.previous.as_deref().unwrap_or("none"));
-        println!("origin    {}", view.origin);
-        println!("decided   {}", view.decided_at);
+        say!("{}  {}", view.launch, view.verdict);
+        say!("local     {}", view.local);
+        say!("previous  {}", view.previous.as_deref().unwrap_or("none"));
+        say!("origin    {}", view.origin);
+        say!("decided   {}", view.decided_at);
         for (number, attempt) in (1..).zip(&view.attempts) {
             let started = attempt.started_at.map_or("not recorded".into(), |at| at.to_string());
-            println!(
+            say!(
                 "attempt {number}: node {}, revision {}, grant {}.{}, intended {}, started {started}",
-                attempt.node, attempt.revision, attempt.grant.epoch, attempt.grant.index, attempt.intended_at
+                attempt.node,
+                attempt.revision,
+                attempt.grant.epoch,
+                attempt.grant.index,
+                attempt.intended_at
             );
             if let Some(ended) = &attempt.ended {
                 let usage = &ended.usage;
-                println!("  ended {}: {}", ended.at, ended.outcome);
-                println!(
+                say!("  ended {}: {}", ended.at, ended.outcome);
+                say!(
                     "  used {} bytes of memory, {} µs of cpu, {} µs of wall time, {} bytes of log, {} HTTP calls",
-                    usage.memory_bytes, usage.cpu_us, usage.wall_us, usage.log_bytes, usage.http_calls
+                    usage.memory_bytes,
+                    usage.cpu_us,
+                    usage.wall_us,
+                    usage.log_bytes,
+                    usage.http_calls
                 );
             }
         }
         if !view.effects.is_empty() {
-            println!();
+            say!("");
             let rows: Vec<Vec<String>> = view
                 .effects
                 .iter()
@@ -137,7 +145,7 @@ impl Logs {
                 from = line.number + 1;
                 match format {
                     Format::Json => print_json(line)?,
-                    Format::Text => println!("{}{}", prefix(line.stream), line.text),
+                    Format::Text => say!("{}{}", prefix(line.stream), line.text),
                 }
             }
             if !answer.live || !self.follow {
@@ -190,7 +198,7 @@ impl Trigger {
         if format == Format::Json {
             return print_json(&answer);
         }
-        println!("{}", answer["launch"].as_str().unwrap_or_default());
+        say!("{}", answer["launch"].as_str().unwrap_or_default());
         Ok(())
     }
 }

@@ -2,6 +2,11 @@
 //!
 //! Exit codes: 0 done, 1 failed, 2 refused input, 3 no leader or not reachable.
 
+/// Prints a line on standard output, and ends the program quietly where nobody reads on (`tickhost next … | head`).
+macro_rules! say {
+    ($($text:tt)*) => { $crate::cli::print_line(format_args!($($text)*)) };
+}
+
 mod apply;
 mod check;
 mod component;
@@ -17,6 +22,7 @@ mod table;
 
 use std::{io::IsTerminal, process::ExitCode};
 
+use chrono::{DateTime, Datelike, Utc};
 use clap::{Parser, Subcommand, ValueEnum};
 use serde::Serialize;
 use tracing_subscriber::EnvFilter;
@@ -158,10 +164,27 @@ async fn run(cli: Cli) -> Result<(), CliError> {
     }
 }
 
+fn print_line(text: std::fmt::Arguments<'_>) {
+    use std::io::Write;
+    if let Err(error) = writeln!(std::io::stdout().lock(), "{text}") {
+        // A closed pipe is the reader's way to say that it has enough; anything else it cannot be told either.
+        std::process::exit(i32::from(error.kind() != std::io::ErrorKind::BrokenPipe));
+    }
+}
+
+/// An instant of an argument, in years that time tables know something about.
+fn instant(text: &str) -> Result<DateTime<Utc>, String> {
+    let instant = DateTime::parse_from_rfc3339(text).map_err(|e| format!("{e}; write e.g. 2026-09-17T02:00:00Z"))?;
+    match instant.year() {
+        1800..=2200 => Ok(instant.to_utc()),
+        year => Err(format!("the year {year} is outside of 1800 to 2200")),
+    }
+}
+
 /// Prints a value as JSON on standard output.
 fn print_json<T: Serialize>(value: &T) -> Result<(), CliError> {
     let text = serde_json::to_string(value).map_err(|e| CliError::failed(e.to_string()))?;
-    println!("{text}");
+    say!("{text}");
     Ok(())
 }
 

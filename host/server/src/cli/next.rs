@@ -42,10 +42,10 @@ pub(super) struct Next {
     #[command(flatten)]
     reading: Reading,
     /// Ticks after this instant (RFC 3339); now where absent.
-    #[arg(long)]
+    #[arg(long, value_parser = super::instant)]
     after: Option<DateTime<Utc>>,
     /// Ticks up to this instant.
-    #[arg(long)]
+    #[arg(long, value_parser = super::instant)]
     until: Option<DateTime<Utc>>,
     /// At most this many.
     #[arg(long, default_value_t = 10)]
@@ -69,13 +69,13 @@ impl Next {
         }
         for tick in &preview.ticks {
             let note = schedule.note(tick).map_or(String::new(), |note| format!("  {note}"));
-            println!("{}  {}  {}{note}", utc(tick), local(tick), tick.local.format("%a"));
+            say!("{}  {}  {}{note}", utc(tick), local(tick), tick.local.format("%a"));
         }
         if preview.never {
-            println!("never{}", if preview.ticks.is_empty() { "" } else { " again" });
+            say!("never{}", if preview.ticks.is_empty() { "" } else { " again" });
         }
         if preview.horizon_reached {
-            println!("the bundled tz rules end with 2099; later ticks are not known");
+            say!("the bundled tz rules end with 2099; later ticks are not known");
         }
         for warning in warnings {
             eprintln!("warning: {warning}");

@@ -9,21 +9,21 @@ pub(super) async fn show(client: &Client, format: Format) -> Result<(), CliError
         return print_json(&status);
     }
     let index = |index: Option<u64>| index.map_or("none".into(), |i| i.to_string());
-    println!("version   {}, tz {}", status.version, status.tz);
-    println!("cluster   {}", status.cluster.as_deref().unwrap_or("not founded"));
-    println!("node      {}, {} in term {}", status.node, status.role, status.term);
-    println!(
+    say!("version   {}, tz {}", status.version, status.tz);
+    say!("cluster   {}", status.cluster.as_deref().unwrap_or("not founded"));
+    say!("node      {}, {} in term {}", status.node, status.role, status.term);
+    say!(
         "log       last {}, applied {}, snapshot {}",
         index(status.last_index),
         index(status.applied_index),
         index(status.snapshot_index)
     );
-    println!("state     {}", status.state_hash);
-    println!("runs      {} of {}; {} launches open", status.runs, status.runs_max, status.open);
+    say!("state     {}", status.state_hash);
+    say!("runs      {} of {}; {} launches open", status.runs, status.runs_max, status.open);
     let rows: Vec<String> = status.rows.iter().map(|(name, count)| format!("{count} {name}")).collect();
-    println!("rows      {}", rows.join(", "));
+    say!("rows      {}", rows.join(", "));
     if let Some(held) = &status.held {
-        println!("held      {held}");
+        say!("held      {held}");
     }
     Ok(())
 }

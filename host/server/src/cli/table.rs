@@ -13,7 +13,7 @@ pub(super) fn print(header: &[&str], rows: &[Vec<String>]) {
             .zip(&widths)
             .map(|(cell, width)| format!("{cell}{}", " ".repeat(width - cell.chars().count())))
             .collect();
-        println!("{}", padded.join("  ").trim_end());
+        say!("{}", padded.join("  ").trim_end());
     };
     line(header.to_vec());
     for row in rows {

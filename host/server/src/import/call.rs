@@ -45,14 +45,17 @@ const FORM: &str = "application/x-www-form-urlencoded";
 
 /// The request that a command line makes; `None` where it is more than that.
 pub(super) fn read(command: &str) -> Option<Call> {
-    let words = shell_words::split(command).ok()?;
-    from_words(&words)
+    from_words(&shell_words::split(&without_redirects(command)?).ok()?)
 }
 
-/// As [`read`], of words that a container is started with.
+/// As [`read`], of words that a program is started with.
 pub(super) fn from_words(words: &[String]) -> Option<Call> {
-    let words = without_redirects(words)?;
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let (program, rest) = words.split_first()?;
+    // What is filled in when it runs is not known here.
+    if rest.iter().any(|word| word.contains(['$', '`'])) {
+        return None;
+    }
     let mut call = match program.rsplit('/').next()? {
         "curl" => curl(rest)?,
         "wget" => wget(rest)?,
@@ -62,23 +65,50 @@ pub(super) fn from_words(words: &[String]) -> Option<Call> {
         call.url = format!("http://{}", call.url);
     }
     let is_http = call.url.starts_with("http://") || call.url.starts_with("https://");
-    (is_http && !call.url.contains(['$', '`'])).then_some(call)
+    let mut names: Vec<&String> = call.headers.iter().map(|(name, _)| name).collect();
+    names.sort();
+    let is_unique = names.windows(2).all(|pair| pair[0] != pair[1]);
+    // A password in the address is not for a manifest.
+    (is_http && is_unique && !call.origin().contains('@')).then_some(call)
 }
 
-/// Output thrown away is no part of the request; any other sign of a shell is.
-fn without_redirects(words: &[String]) -> Option<Vec<&str>> {
-    let mut kept = Vec::new();
-    let mut rest = words.iter().map(String::as_str);
-    while let Some(word) = rest.next() {
-        match word {
-            ">/dev/null" | "1>/dev/null" | "2>/dev/null" | "&>/dev/null" | "2>&1" | ">/dev/null2>&1" => {}
-            ">" | "1>" | "2>" | "&>" => {
-                rest.next().filter(|target| *target == "/dev/null")?;
-            }
-            "|" | "||" | "&&" | ";" | "&" | "<" | ">>" => return None,
-            word if word.ends_with(';') || word.starts_with('>') => return None,
-            word => kept.push(word),
+/// The command without output that is thrown away, which is no part of the request. `None` for any other sign of a
+/// shell outside of quotes.
+fn without_redirects(command: &str) -> Option<String> {
+    const THROWN_AWAY: [&str; 8] = [
+        ">/dev/null",
+        "> /dev/null",
+        "1>/dev/null",
+        "2>/dev/null",
+        "2> /dev/null",
+        "&>/dev/null",
+        "2>&1",
+        "1> /dev/null",
+    ];
+    let (mut kept, mut rest) = (String::new(), command);
+    let mut quote = None;
+    while let Some(c) = rest.chars().next() {
+        let at_a_word = kept.is_empty() || kept.ends_with(char::is_whitespace);
+        if quote.is_none()
+            && let Some(redirect) = THROWN_AWAY.iter().find(|redirect| at_a_word && rest.starts_with(**redirect))
+        {
+            rest = &rest[redirect.len()..];
+            kept.push(' ');
+            continue;
         }
+        match (quote, c) {
+            (None, '|' | '&' | ';' | '<' | '>' | '(' | ')') => return None,
+            (None, '\'' | '"') => quote = Some(c),
+            (Some(open), c) if open == c => quote = None,
+            _ => {}
+        }
+        // What is escaped means itself.
+        let mut taken = c.len_utf8();
+        if c == '\\' && quote != Some('\'') {
+            taken += rest[1..].chars().next().map_or(0, char::len_utf8);
+        }
+        kept.push_str(&rest[..taken]);
+        rest = &rest[taken..];
     }
     Some(kept)
 }
@@ -106,7 +136,7 @@ fn curl(words: &[&str]) -> Option<Call> {
             }
             "-H" | "--header" => header(&mut call, value()?)?,
             "-A" | "--user-agent" => call.headers.push(("user-agent".into(), value()?.to_owned())),
-            "-m" | "--max-time" => call.wall_s = Some(value()?.parse().ok()?),
+            "-m" | "--max-time" => call.wall_s = Some(value()?.parse().ok()?).filter(|seconds| *seconds > 0),
             "-o" | "--output" => {
                 value().filter(|target| *target == "/dev/null" || *target == "-")?;
             }
@@ -145,7 +175,7 @@ fn curl(words: &[&str]) -> Option<Call> {
 
 fn wget(words: &[&str]) -> Option<Call> {
     let mut call = Call { method: "GET".into(), ..Call::default() };
-    let mut implied = None;
+    let (mut implied, mut is_kept) = (None, true);
     let mut rest = words.iter().copied();
     while let Some(word) = rest.next() {
         let (option, attached) = match word.split_once('=') {
@@ -162,24 +192,25 @@ fn wget(words: &[&str]) -> Option<Call> {
             }
             "--body-data" => call.body = Some(value()?.to_owned()),
             "--header" => header(&mut call, value()?)?,
-            "--spider" => call.method = "HEAD".into(),
-            "-O" | "--output-document" => {
+            "--spider" => (call.method, is_kept) = ("HEAD".into(), false),
+            "-O" | "--output-document" | "-qO" => {
                 value().filter(|target| *target == "/dev/null" || *target == "-")?;
+                is_kept = false;
             }
-            "-O/dev/null" | "-O-" | "-qO-" | "-qO/dev/null" => {}
-            "-T" | "--timeout" => call.wall_s = Some(value()?.parse().ok()?),
+            "-O/dev/null" | "-O-" | "-qO-" | "-qO/dev/null" | "--delete-after" => is_kept = false,
+            "-T" | "--timeout" => call.wall_s = Some(value()?.parse().ok()?).filter(|seconds| *seconds > 0),
             "-t" | "--tries" => {
                 let value = value()?;
                 call.remarks.push(format!("`{option} {value}`: say it with [retry]"));
-            }
-            "-qO" => {
-                value().filter(|target| *target == "/dev/null" || *target == "-")?;
             }
             "-q" | "--quiet" | "-nv" | "--no-verbose" => {}
             word if word.starts_with('-') => return None,
             url if call.url.is_empty() => call.url = url.to_owned(),
             _ => return None,
         }
+    }
+    if is_kept {
+        call.remarks.push("`wget` keeps what it fetches as a file; here it is not kept".into());
     }
     call.imply_type(implied);
     (!call.url.is_empty()).then_some(call)
@@ -212,6 +243,8 @@ mod tests {
         assert_eq!(config["url"], "https://api.example.com:8443/run?x=1");
         let (_, config) = call("/usr/bin/wget -q -O /dev/null http://example.com/cron.php").unwrap();
         assert_eq!((config["method"].as_str(), config["url"].as_str()), ("GET", "http://example.com/cron.php"));
+        let (_, config) = call("curl -s 'https://example.com/a?x=1&y=(2)' 2>&1 > /dev/null").unwrap();
+        assert_eq!(config["url"], "https://example.com/a?x=1&y=(2)");
         let (_, config) = call("curl example.com/ping").unwrap();
         assert_eq!(config["url"], "http://example.com/ping");
         for other in [
@@ -223,6 +256,13 @@ mod tests {
             "test -x /usr/bin/curl",
             "wget https://example.com/file.tar.gz -O /srv/file.tar.gz",
             "curl 'unbalanced",
+            "curl https://example.com/a|sh",
+            "curl https://example.com/x>/srv/x",
+            "curl https://example.com/x;/bin/true",
+            "curl -H \"Authorization: Bearer $TOKEN\" https://example.com",
+            "curl -d \"day=$(date +%F)\" https://example.com",
+            "curl https://me:secret@example.com/",
+            "curl -H 'Cookie: a=1' -H 'Cookie: b=2' https://example.com",
         ] {
             assert_eq!(call(other), None, "{other}");
         }

@@ -1,6 +1,7 @@
 //! CronJobs of Kubernetes, as YAML: one or several documents, lists included.
 
 use serde_json::Value;
+use tickhost_ledger::spec::bounds;
 
 use super::{Draft, Imported, call, check, name_from};
 
@@ -59,14 +60,20 @@ fn one(item: &Value, imported: &mut Imported) {
         return;
     };
     let zone = spec["timeZone"].as_str();
+    // There `?` is another `*`; here it picks a value.
+    let written = schedule;
+    let schedule = &schedule.replace('?', "*");
+    if written != schedule {
+        imported.remark(place("schedule"), format!("`{written}` is `{schedule}` here, where `?` picks a value"));
+    }
     if let Err(error) = check(schedule, zone.unwrap_or("UTC")) {
         imported
             .remark(place("schedule"), format!("`{schedule}`: {}; {}; the job is left out", error.message, error.help));
         return;
     }
     let mut draft = Draft {
-        name: name_from(title),
-        schedule: schedule.to_owned(),
+        name: imported.unique(&name_from(title)),
+        schedule: schedule.clone(),
         zone: zone.map(ToOwned::to_owned),
         ..Draft::default()
     };
@@ -83,11 +90,16 @@ fn one(item: &Value, imported: &mut Imported) {
             format!("`{other}` is none that is known; the default here is \"skip\""),
         ),
     }
-    match spec["startingDeadlineSeconds"].as_u64() {
-        Some(seconds) => draft.fields.push(("start_deadline", format!("\"{}s\"", seconds.max(1)))),
-        None => imported.remark(
+    let deadline = &spec["startingDeadlineSeconds"];
+    match deadline.as_u64().filter(|seconds| bounds::START_DEADLINE_MS.contains(&seconds.saturating_mul(1_000))) {
+        Some(seconds) => draft.fields.push(("start_deadline", format!("\"{seconds}s\""))),
+        None if deadline.is_null() => imported.remark(
             place("startingDeadlineSeconds"),
             "it may start however late; here an hour late at the most, unless `start_deadline` says otherwise",
+        ),
+        None => imported.remark(
+            place("startingDeadlineSeconds"),
+            format!("`{deadline}` is outside of 1 s to 7 days; here an hour late at the most, unless `start_deadline` says otherwise"),
         ),
     }
     if spec["suspend"].as_bool() == Some(true) {
@@ -107,8 +119,14 @@ fn one(item: &Value, imported: &mut Imported) {
     for (name, _) in spec.as_object().into_iter().flatten().filter(|(name, _)| !SPEC.contains(&name.as_str())) {
         imported.remark(place(name), "it has no counterpart");
     }
+    let metadata = item["metadata"].as_object().into_iter().flatten().filter(|(name, _)| *name != "name");
+    let names: Vec<&str> = metadata.map(|(name, _)| name.as_str()).collect();
+    if !names.is_empty() {
+        let text = format!("{} do not carry over; the manifest has one namespace for all its jobs", names.join(", "));
+        imported.remark(format!("{title}: metadata"), text);
+    }
     template(&spec["jobTemplate"]["spec"], &mut draft, &place, imported);
-    imported.add(draft);
+    imported.jobs.push(draft);
 }
 
 fn template(job: &Value, draft: &mut Draft, place: &dyn Fn(&str) -> String, imported: &mut Imported) {
@@ -139,12 +157,20 @@ fn template(job: &Value, draft: &mut Draft, place: &dyn Fn(&str) -> String, impo
             );
         }
     }
+    if pod["restartPolicy"].as_str() == Some("OnFailure") {
+        imported.remark(pod_path("restartPolicy"), "`OnFailure` starts it again in place; say it with [retry]");
+    }
     let containers = pod["containers"].as_array().cloned().unwrap_or_default();
     let words = |container: &Value, name: &str| -> Vec<String> {
         let list = container[name].as_array().into_iter().flatten();
-        list.filter_map(|word| word.as_str().map(ToOwned::to_owned)).collect()
+        list.map(|word| word.as_str().map_or_else(|| word.to_string(), ToOwned::to_owned)).collect()
     };
     for (n, container) in containers.iter().enumerate() {
+        if n > 0 {
+            let name = container["name"].as_str().unwrap_or("(no name)");
+            imported
+                .remark(pod_path(&format!("containers[{n}]")), format!("`{name}` is left out: a job is one component"));
+        }
         let path = |name: &str| pod_path(&format!("containers[{n}].{name}"));
         for (name, _) in container.as_object().into_iter().flatten() {
             match name.as_str() {
@@ -194,7 +220,7 @@ fn template(job: &Value, draft: &mut Draft, place: &dyn Fn(&str) -> String, impo
         ),
     }
     if let Some(seconds) = wall_s {
-        draft.fields.push(("limits", format!("{{ wall = \"{seconds}s\" }}")));
+        imported.limit_wall(draft, path("activeDeadlineSeconds"), seconds);
     }
 }
 

@@ -16,7 +16,8 @@ pub(crate) fn crontab(text: &str, reading: &Crontab) -> Imported {
     let mut imported = Imported::default();
     let mut state = State { zone: reading.zone.clone(), ..State::default() };
     let mut said_zone = false;
-    for (index, line) in text.lines().enumerate() {
+    // Some editors put a mark in front that is no text.
+    for (index, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
         let place = format!("line {}", index + 1);
         let line = line.trim_end_matches('\r').trim();
         if line.is_empty() {
@@ -24,7 +25,7 @@ pub(crate) fn crontab(text: &str, reading: &Crontab) -> Imported {
         } else if let Some(comment) = line.strip_prefix('#') {
             state.comments.push(comment.trim().to_owned());
         } else if let Some((name, value)) = variable(line) {
-            state.set(&mut imported, &place, name, value);
+            state.set(&mut imported, reading, &place, name, value);
         } else {
             job(line, &place, reading, &mut state, &mut imported);
             said_zone |= state.zone.is_some();
@@ -48,13 +49,14 @@ struct State {
 }
 
 impl State {
-    fn set(&mut self, imported: &mut Imported, place: &str, name: &str, value: &str) {
+    fn set(&mut self, imported: &mut Imported, reading: &Crontab, place: &str, name: &str, value: &str) {
         match name {
             "CRON_TZ" => match check("@daily", value) {
                 Ok(()) => self.zone = Some(value.to_owned()),
                 Err(error) => {
-                    self.zone = None;
-                    imported.remark(place, format!("`CRON_TZ={value}`: {}; {}", error.message, error.help));
+                    self.zone.clone_from(&reading.zone);
+                    let zone = reading.zone.as_deref().unwrap_or("UTC");
+                    imported.remark(place, format!("`CRON_TZ={value}`: {}; what follows is in {zone}", error.message));
                 }
             },
             "RANDOM_DELAY" => match value.parse::<u32>() {
@@ -119,7 +121,7 @@ fn job(line: &str, place: &str, reading: &Crontab, state: &mut State, imported: 
         }
         false => (None, rest),
     };
-    if command.is_empty() {
+    if command.is_empty() || command.starts_with('#') {
         let expected = if reading.has_user { "five fields, a user and a command" } else { "five fields and a command" };
         let hint = if reading.has_user { "--user" } else { "--system" };
         imported.remark(
@@ -153,6 +155,12 @@ fn job(line: &str, place: &str, reading: &Crontab, state: &mut State, imported: 
             format!("it ran as the user `{user}`; a component has no user, only what its manifest allows"),
         );
     }
+    if !reading.has_user && command.split_whitespace().next() == Some("root") {
+        imported.remark(
+            place,
+            "`root` stands where a command is expected; if this is a system's crontab, read it with `--system`",
+        );
+    }
     let (command, input) = unescape(command);
     if let Some(input) = input {
         imported.remark(
@@ -163,14 +171,15 @@ fn job(line: &str, place: &str, reading: &Crontab, state: &mut State, imported: 
         );
     }
     let call = call::read(&command);
-    let mut draft = Draft { name: name_of(&command), comments, schedule: written, zone, ..Draft::default() };
+    let mut draft =
+        Draft { name: imported.unique(&name_of(&command)), comments, schedule: written, zone, ..Draft::default() };
     match &call {
         Some(call) => {
             for remark in &call.remarks {
                 imported.remark(place, remark.clone());
             }
             if let Some(seconds) = call.wall_s {
-                draft.fields.push(("limits", format!("{{ wall = \"{seconds}s\" }}")));
+                imported.limit_wall(&mut draft, place, seconds);
             }
         }
         None => imported.remark(
@@ -185,7 +194,7 @@ fn job(line: &str, place: &str, reading: &Crontab, state: &mut State, imported: 
     }
     draft.command = command;
     draft.call = call;
-    imported.add(draft);
+    imported.jobs.push(draft);
 }
 
 /// The first `count` words as one text with single blanks, and the rest of the line.
@@ -200,15 +209,25 @@ fn split_words(line: &str, count: usize) -> (String, &str) {
     (words.join(" "), rest)
 }
 
-/// cronie's `a~b` is a value drawn from a range: what `?(a-b)` is here.
+/// cronie's `a~b` is a value drawn from a range, either end of which may be left out: what `?(a-b)` is here.
 fn random_ranges(schedule: &str) -> String {
-    let element = |text: &str| match text.split_once('~') {
-        Some(("", "")) => "?".to_owned(),
-        Some((lo, hi)) if !lo.is_empty() && !hi.is_empty() => format!("?({lo}-{hi})"),
-        _ => text.to_owned(),
+    const BOUNDS: [(&str, &str); 5] = [("0", "59"), ("0", "23"), ("1", "31"), ("1", "12"), ("0", "6")];
+    let element = |text: &str, (first, last): (&str, &str)| {
+        let (range, step) =
+            text.split_once('/').map_or((text, String::new()), |(range, step)| (range, format!("/{step}")));
+        match range.split_once('~') {
+            Some(("", "")) => format!("?{step}"),
+            Some((lo, hi)) => {
+                let lo = if lo.is_empty() { first } else { lo };
+                format!("?({lo}-{}){step}", if hi.is_empty() { last } else { hi })
+            }
+            None => text.to_owned(),
+        }
     };
-    let field = |text: &str| text.split(',').map(element).collect::<Vec<_>>().join(",");
-    schedule.split(' ').map(field).collect::<Vec<_>>().join(" ")
+    let field = |(text, bounds): (&str, (&str, &str))| {
+        text.split(',').map(|text| element(text, bounds)).collect::<Vec<_>>().join(",")
+    };
+    schedule.split(' ').zip(BOUNDS).map(field).collect::<Vec<_>>().join(" ")
 }
 
 /// An unescaped `%` ends the command and begins its input; further ones are ends of lines.
@@ -228,35 +247,76 @@ fn unescape(command: &str) -> (String, Option<String>) {
     (text.trim_end().to_owned(), input)
 }
 
-/// A name for a command: the program that it is about, behind tests and changes of folder.
+/// A name for a command: the last program of it, behind tests and changes of folder.
 fn name_of(command: &str) -> String {
-    let programs = command.split(['&', '|', ';', '{', '}', '(', ')']).map(str::trim).filter(|part| !part.is_empty());
-    const AROUND: [&str; 12] =
-        ["cd", "test", "[", "command", "export", "sleep", "umask", "nice", "ionice", "if", "then", "exec"];
-    let mut fallback = None;
-    for part in programs {
-        for word in part.split_whitespace() {
-            let base = word.rsplit('/').next().unwrap_or(word).trim_matches(['"', '\'']);
-            let is_program = word.bytes().next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'/');
-            if !is_program || word.contains('=') {
-                continue;
-            }
-            fallback.get_or_insert_with(|| base.to_owned());
-            if AROUND.contains(&base) {
-                // What `cd` and `test` are about is not what runs.
-                if !["nice", "ionice", "then", "exec"].contains(&base) {
+    const AROUND: [&str; 20] = [
+        "cd", "test", "[", "[[", "command", "export", "sleep", "umask", "nice", "ionice", "if", "then", "else", "elif",
+        "fi", "exec", "true", "false", "exit", "perl",
+    ];
+    let plain = without_quotes(command);
+    let mut name = None;
+    for part in plain.split(['&', ';', '{', '}']).flat_map(|part| part.split("||")) {
+        // Of a pipe the beginning.
+        let part = part.split('|').next().unwrap_or_default();
+        let programs = part.split_whitespace().filter(|word| {
+            let starts = word.bytes().next().is_some_and(|b| b.is_ascii_alphabetic() || b"/.~".contains(&b));
+            starts && !word.contains('=')
+        });
+        let base = |word: &str| word.rsplit('/').next().unwrap_or(word).to_owned();
+        let mut skipped = false;
+        for word in programs {
+            let word = base(word);
+            match word.as_str() {
+                // What they stand before runs; what the others are about does not.
+                "if" | "then" | "else" | "elif" | "nice" | "ionice" | "exec" => {}
+                around if AROUND.contains(&around) => {
+                    skipped = true;
                     break;
                 }
-                continue;
+                _ => {
+                    name = Some(word);
+                    break;
+                }
             }
-            if ["curl", "wget"].contains(&base) {
-                let host = part.split_whitespace().find_map(|word| word.split_once("://")).map(|(_, rest)| rest);
-                return name_from(host.and_then(|host| host.split(['/', '?', ':']).next()).unwrap_or(base));
-            }
-            return name_from(base);
+        }
+        if skipped {
+            continue;
+        }
+        let host = part.split_whitespace().find_map(|word| word.split_once("://")).map(|(_, rest)| rest);
+        if let Some(host) = host.filter(|_| name.as_deref().is_some_and(|name| ["curl", "wget"].contains(&name))) {
+            name = host.split(['/', '?', ':']).next().map(|host| host.rsplit('@').next().unwrap_or(host).to_owned());
         }
     }
-    name_from(&fallback.unwrap_or_default())
+    let first = plain.split_whitespace().next().unwrap_or_default();
+    name_from(&name.unwrap_or_else(|| first.rsplit('/').next().unwrap_or(first).to_owned()))
+}
+
+/// Without quotation marks, texts that have blanks in them, and commands inside of commands.
+fn without_quotes(command: &str) -> String {
+    let mut out = String::new();
+    let mut rest = command;
+    while let Some(at) = rest.find(['\'', '"', '`', '$']) {
+        out.push_str(&rest[..at]);
+        let (open, behind) = rest[at..].split_at(1);
+        let close = match open {
+            "$" if behind.starts_with('(') => ")",
+            "$" => {
+                rest = behind;
+                continue;
+            }
+            mark => mark,
+        };
+        let Some(end) = behind.find(close) else {
+            rest = behind;
+            continue;
+        };
+        let inside = &behind[..end];
+        if open != "`" && open != "$" && !inside.contains(char::is_whitespace) {
+            out.push_str(inside);
+        }
+        rest = &behind[end + 1..];
+    }
+    out + rest
 }
 
 #[cfg(test)]
@@ -309,6 +369,30 @@ mod tests {
         let jobs: Vec<(&str, &str)> = imported.jobs.iter().map(|j| (j.name.as_str(), j.schedule.as_str())).collect();
         assert_eq!(jobs, [("run-parts", "17 * * * *"), ("example-com", "@daily"), ("true", "? ?(0-6) * * 7")]);
         assert!(imported.jobs.iter().all(|job| job.fields.contains(&("window", "\"45m\"".into()))));
+        for (written, expected) in
+            [("5~ ~10 * * *", "?(5-59) ?(0-10) * * *"), ("0~59/20 ~ * * *", "?(0-59)/20 ? * * *")]
+        {
+            assert_eq!(random_ranges(written), expected);
+        }
+        for (command, expected) in [
+            (
+                "[ -x /usr/lib/php/sessionclean ] && if [ ! -d /run/systemd/system ]; then /usr/lib/php/sessionclean; fi",
+                "sessionclean",
+            ),
+            (
+                "if [ -x /usr/share/mdadm/checkarray ] && [ $(date +%d) -le 7 ]; then /usr/share/mdadm/checkarray --cron; fi",
+                "checkarray",
+            ),
+            (
+                "test -x /usr/bin/certbot -a \\! -d /run/systemd/system && perl -e 'sleep int(rand(43200))' && certbot -q renew",
+                "certbot",
+            ),
+            ("curl -H 'X-Q: {a}' 'https://example.com/'", "example-com"),
+            ("cd /srv && ./run.sh | logger -t run", "run-sh"),
+            ("nice -n10 /usr/sbin/logcheck", "logcheck"),
+        ] {
+            assert_eq!(name_of(command), expected, "{command}");
+        }
         let remarks = remarks(&imported);
         assert!(remarks.iter().any(|remark| remark.contains("`www-data`")), "{remarks:#?}");
         assert!(remarks.iter().any(|remark| remark.contains("machine's zone")), "{remarks:#?}");

@@ -83,7 +83,9 @@ pub(super) fn read(f: &mut Fields<'_, '_, '_>, job: &str, dir: &Path, warnings: 
     };
     // What each part allows may not go together.
     if let Err(error) = Schedule::new(&definition, Some(job), DateTime::UNIX_EPOCH) {
-        f.problem(error.message, Some(error.help));
+        let several = definition.schedule.len() > 1 && !error.span.is_empty();
+        let which = several.then(|| format!("`{}`: ", definition.schedule[error.expression])).unwrap_or_default();
+        f.problem("schedule", format!("{which}{}", error.message), Some(error.help));
         return None;
     }
     let calendars = exclude.into_iter().map(|(name, _)| name).collect();
@@ -112,10 +114,14 @@ fn expression(
 
 /// The caret stands under what is wrong, one quote behind the beginning of the value.
 fn refuse(r: &mut Reader<'_>, value: &Spanned<DeValue<'_>>, text: &str, error: ParseError) {
-    let start = value.span().start + 1;
+    let whole = value.span();
+    let start = whole.start + 1;
+    // With escapes, or in three quotes, the columns of the text are not those of the file.
+    let is_plain = r.text.get(start..whole.end.saturating_sub(1)) == Some(text);
     let message = format!("`{text}`: {}", error.message);
     let place = error.field.map_or(message.clone(), |field| format!("{field} field of {message}"));
-    let span = start + error.span.start..start + error.span.end.max(error.span.start + 1);
+    let caret = start + error.span.start..start + error.span.end.max(error.span.start + 1);
+    let span = if is_plain { caret } else { whole };
     r.problem(span, place, Some(error.help));
 }
 
