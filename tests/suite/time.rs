@@ -115,7 +115,7 @@ fn debians_crontabs_import_whole() {
     let mut jobs_in_all = 0;
     for crontab in &crontabs {
         let text = std::fs::read_to_string(crontab).unwrap();
-        let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| is_job(line)).collect();
+        let lines: Vec<&str> = text.lines().map(str::trim).filter(is_job).collect();
         let reboots = lines.iter().filter(|line| line.starts_with("@reboot")).count();
         let arguments = ["import", "crontab", "--system", "--on-unknown", "repeat", "--namespace", "debian"];
         let imported = json(&[&arguments[..], &[crontab.to_str().unwrap()]].concat());

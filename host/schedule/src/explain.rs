@@ -203,7 +203,7 @@ fn period(values: &Values, field: Field) -> Option<u32> {
     }
     let width = field.last() - field.bounds().0 + 1;
     let step = width / all.len() as u32;
-    let is_even = width % all.len() as u32 == 0 && all.windows(2).all(|pair| pair[1] - pair[0] == step);
+    let is_even = width.is_multiple_of(all.len() as u32) && all.windows(2).all(|pair| pair[1] - pair[0] == step);
     (is_even && all[0] == field.bounds().0).then_some(step)
 }
 

@@ -30,7 +30,8 @@ mod tests {
     /// a uniform draw is in 999,999 of a million cases.
     #[test]
     fn names_fill_the_day_evenly() {
-        let shapes: [(&str, fn(u32) -> String); 4] = [
+        type Name = fn(u32) -> String;
+        let shapes: [(&str, Name); 4] = [
             ("the last digits differ", |n| format!("billing/job-{n:05}")),
             ("the namespaces differ", |n| format!("team-{n}/nightly")),
             ("anagrams", anagram),

@@ -186,11 +186,11 @@ impl Column {
             Element::Value(v) => *v == value,
             Element::Range(a, b) => (*a..=*b).contains(&value),
             Element::Step(base, step) => match **base {
-                Element::Star => (value - self.lo) % step == 0,
-                Element::Range(a, b) => (a..=b).contains(&value) && (value - a) % step == 0,
+                Element::Star => (value - self.lo).is_multiple_of(*step),
+                Element::Range(a, b) => (a..=b).contains(&value) && (value - a).is_multiple_of(*step),
                 _ => unreachable!(),
             },
-            Element::From(from, step) => (*from..=self.hi).contains(&value) && (value - from) % step == 0,
+            Element::From(from, step) => (*from..=self.hi).contains(&value) && (value - from).is_multiple_of(*step),
             _ => false,
         }
     }
@@ -223,7 +223,7 @@ impl Column {
         self.elements.iter().any(|element| match element {
             Element::Value(7) | Element::Range(_, 7) => true,
             Element::Step(base, step) => match **base {
-                Element::Range(a, 7) => (7 - a) % step == 0,
+                Element::Range(a, 7) => (7 - a).is_multiple_of(*step),
                 _ => false,
             },
             _ => false,

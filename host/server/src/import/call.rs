@@ -145,7 +145,7 @@ fn curl(words: &[&str]) -> Option<Call> {
                 call.remarks.push(format!("`{option} {value}`: say it with [retry]"));
             }
             "-L" | "--location" => {
-                call.remarks.push(format!("`{option}`: redirects are not followed; write the final address"))
+                call.remarks.push(format!("`{option}`: redirects are not followed; write the final address"));
             }
             "-I" | "--head" => method = Some("HEAD".into()),
             "--url" => call.url = value()?.to_owned(),

@@ -176,10 +176,10 @@ fn template(job: &Value, draft: &mut Draft, place: &dyn Fn(&str) -> String, impo
             match name.as_str() {
                 "name" | "image" | "imagePullPolicy" | "command" | "args" => {}
                 "env" | "envFrom" => {
-                    imported.remark(path(name), "a component has no environment; give it what it needs in [config]")
+                    imported.remark(path(name), "a component has no environment; give it what it needs in [config]");
                 }
                 "resources" => {
-                    imported.remark(path(name), "say it with [limits]: memory, and CPU time in all instead of cores")
+                    imported.remark(path(name), "say it with [limits]: memory, and CPU time in all instead of cores");
                 }
                 _ => imported.remark(path(name), "it has no counterpart"),
             }

@@ -84,7 +84,7 @@ pub(super) fn read(f: &mut Fields<'_, '_, '_>, job: &str, dir: &Path, warnings: 
     // What each part allows may not go together.
     if let Err(error) = Schedule::new(&definition, Some(job), DateTime::UNIX_EPOCH) {
         let several = definition.schedule.len() > 1 && !error.span.is_empty();
-        let which = several.then(|| format!("`{}`: ", definition.schedule[error.expression])).unwrap_or_default();
+        let which = if several { format!("`{}`: ", definition.schedule[error.expression]) } else { String::new() };
         f.problem("schedule", format!("{which}{}", error.message), Some(error.help));
         return None;
     }
