@@ -6,6 +6,7 @@
 //! read the text.
 
 mod calendar;
+mod definition;
 mod error;
 mod explain;
 mod expression;
@@ -22,6 +23,7 @@ mod spread;
 mod zone;
 
 pub use calendar::{ClosedDays, OnClosedDay, weekday_number};
+pub use definition::{Definition, Dst, Gap, Overlap};
 pub use error::ParseError;
 pub use expression::{Dialect, Expression};
 pub use field::Field;
@@ -29,7 +31,7 @@ pub use forecast::Forecast;
 pub use lint::{Lint, LintKind, lint};
 pub use moved::{Moved, moved};
 pub use odd::OddDay;
-pub use schedule::{Definition, Dst, Gap, Next, Overlap, Preview, Schedule, Tick};
+pub use schedule::{Next, Preview, Schedule, Tick};
 pub use zone::Offsets;
 
 /// The version of the bundled tz database, e.g. `2025b`.

@@ -118,10 +118,7 @@ fn curl(words: &[&str]) -> Option<Call> {
     let (mut method, mut implied) = (None, None);
     let mut rest = words.iter().copied();
     while let Some(word) = rest.next() {
-        let (option, attached) = match word.split_once('=') {
-            Some((option, value)) if option.starts_with("--") => (option, Some(value)),
-            _ => (word, None),
-        };
+        let (option, attached) = option(word);
         let mut value = || attached.or_else(|| rest.next());
         match option {
             "-X" | "--request" => method = Some(value()?.to_ascii_uppercase()),
@@ -178,10 +175,7 @@ fn wget(words: &[&str]) -> Option<Call> {
     let (mut implied, mut is_kept) = (None, true);
     let mut rest = words.iter().copied();
     while let Some(word) = rest.next() {
-        let (option, attached) = match word.split_once('=') {
-            Some((option, value)) if option.starts_with("--") => (option, Some(value)),
-            _ => (word, None),
-        };
+        let (option, attached) = option(word);
         let mut value = || attached.or_else(|| rest.next());
         match option {
             "--method" => call.method = value()?.to_ascii_uppercase(),
@@ -214,6 +208,14 @@ fn wget(words: &[&str]) -> Option<Call> {
     }
     call.imply_type(implied);
     (!call.url.is_empty()).then_some(call)
+}
+
+/// A word, and a value that is attached to it as in `--name=value`.
+fn option(word: &str) -> (&str, Option<&str>) {
+    match word.split_once('=') {
+        Some((option, value)) if option.starts_with("--") => (option, Some(value)),
+        _ => (word, None),
+    }
 }
 
 fn header(call: &mut Call, text: &str) -> Option<()> {
