@@ -138,6 +138,8 @@ pub mod bounds {
     pub const LAUNCHES: RangeInclusive<u64> = 1..=u64::MAX;
     /// Expressions of one job. Arbitrary: more is a list of dates.
     pub const EXPRESSIONS: RangeInclusive<u64> = 1..=32;
+    /// Days, ranges and weekdays that are closed. Arbitrary: ten years of single days.
+    pub const CLOSED: RangeInclusive<u64> = 0..=4_000;
     /// Missed ticks that are made up.
     pub const CATCH_UP: RangeInclusive<u64> = 1..=1_000;
 }
@@ -163,6 +165,7 @@ impl JobSpec {
             ("start_deadline_s", u64::from(self.start_deadline_s) * 1_000, bounds::START_DEADLINE_MS),
             ("timing.window_s", u64::from(self.timing.window_s) * 1_000, bounds::WINDOW_MS),
             ("timing.schedule (how many)", self.timing.schedule.len() as u64, bounds::EXPRESSIONS),
+            ("timing.closed (how many)", self.timing.closed.entries(), bounds::CLOSED),
             ("max_launches", self.max_launches.unwrap_or(1), bounds::LAUNCHES),
             ("retry.attempts", u64::from(self.retry.attempts), bounds::ATTEMPTS),
             ("retry.backoff_ms", self.retry.backoff_ms, bounds::BACKOFF_MS),

@@ -36,6 +36,11 @@ impl ClosedDays {
         self.ranges.is_empty() && self.every_year.is_empty() && self.weekdays.is_empty()
     }
 
+    /// How many entries there are, of all kinds.
+    pub fn entries(&self) -> u64 {
+        (self.ranges.len() + self.every_year.len() + self.weekdays.len()) as u64
+    }
+
     /// Whether a day is closed.
     pub fn contains(&self, day: NaiveDate) -> bool {
         self.ranges.iter().any(|(first, last)| (first..=last).contains(&&day))

@@ -30,16 +30,24 @@ fn policies() -> impl Strategy<Value = JobSpec> {
     let overlap =
         prop_oneof![Just(Overlap::Skip), Just(Overlap::QueueOne), Just(Overlap::Replace), Just(Overlap::Allow)];
     let catch_up = prop_oneof![Just(CatchUp::None), Just(CatchUp::Latest), Just(CatchUp::All(2))];
-    (overlap, catch_up, any::<bool>(), 1_u32..20).prop_map(|(overlap, catch_up, repeat, start_deadline_s)| {
-        let on_unknown = if repeat { OnUnknown::Repeat } else { OnUnknown::Skip };
-        let retry = Retry {
-            attempts: if repeat { 3 } else { 1 },
-            backoff_ms: 500,
-            backoff_max_ms: 2_000,
-            when: RetryWhen::Failed,
-        };
-        JobSpec { overlap, catch_up, on_unknown, retry, start_deadline_s, ..spec() }
-    })
+    // The whole history is on one Monday: it is closed or it is not.
+    let closed = prop_oneof![4 => Just(vec![]), 1 => Just(vec![1_u8])];
+    let timing = (prop_oneof![Just(0_u32), Just(12)], closed);
+    (overlap, catch_up, any::<bool>(), 1_u32..20, timing).prop_map(
+        |(overlap, catch_up, repeat, start_deadline_s, timing)| {
+            let (window_s, weekdays) = timing;
+            let closed = ClosedDays { weekdays, ..ClosedDays::default() };
+            let timing = Definition { window_s, closed, ..spec().timing };
+            let on_unknown = if repeat { OnUnknown::Repeat } else { OnUnknown::Skip };
+            let retry = Retry {
+                attempts: if repeat { 3 } else { 1 },
+                backoff_ms: 500,
+                backoff_max_ms: 2_000,
+                when: RetryWhen::Failed,
+            };
+            JobSpec { timing, overlap, catch_up, on_unknown, retry, start_deadline_s, ..spec() }
+        },
+    )
 }
 
 proptest! {
