@@ -6,19 +6,10 @@
 //!
 //! It does not know who the leader is, nor what a schedule means.
 
+pub mod clock;
 mod executor;
 mod journal;
 mod table;
 
+pub use clock::now;
 pub use executor::{Dispatch, Executor, ExecutorError};
-
-/// The clock, read here and passed on.
-pub fn now() -> tickhost_ledger::Stamp {
-    chrono::Utc::now().into()
-}
-
-/// Milliseconds since the machine was booted, suspended time included. Nobody can set it.
-pub fn since_boot_ms() -> i64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    time.tv_sec * 1_000 + time.tv_nsec / 1_000_000
-}

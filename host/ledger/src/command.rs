@@ -164,6 +164,11 @@ pub enum Command {
         #[serde(default)]
         clock: bool,
     },
+    /// The time of a launch has come that was placed later than its tick: the overlap rule applies now.
+    Enter {
+        /// The launch.
+        launch: LaunchId,
+    },
     /// A run is about to send something.
     IntendEffect {
         /// The run.

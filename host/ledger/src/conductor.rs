@@ -14,7 +14,7 @@ use crate::{
     command::{Command, DecidedLaunch, DecidedSkip, Decision},
     effect::EffectResult,
     ids::{JobName, LaunchId, RunId, Stamp, TickAt},
-    launch::{Outcome, SkipReason},
+    launch::{Outcome, SkipReason, Status},
     rows::{Attempt, Job, NextTick, Usage},
     spec::{CatchUp, Overlap},
 };
@@ -72,17 +72,27 @@ pub fn next_tick(schedule: &Schedule, after: DateTime<Utc>, last: Option<(TickAt
     }
 }
 
-/// What another release of the tz database changes: jobs whose next tick it names otherwise.
+/// The first tick after an instant that is decided after it as well: one that is moved to a day before it is over.
+pub fn first_tick(schedule: &Schedule, decided: TickAt, at: DateTime<Utc>) -> Option<NextTick> {
+    let mut next = next_tick(schedule, decided.time().max(at), None)?;
+    while next.decided_at().time() <= at {
+        next = next_tick(schedule, next.at.time(), None)?;
+    }
+    Some(next)
+}
+
+/// What another release of this program or of the tz database names otherwise: jobs with another next tick.
 pub fn retime(state: &State) -> Vec<Command> {
-    let moved = |(name, job): (&JobName, &Job)| {
-        let awaited = job.next.as_ref()?;
-        let schedule = schedule_of(name, job).ok()?;
-        let last = job.last_tick.zip(job.last_local.as_deref());
-        let next = next_tick(&schedule, job.cursor.time(), last);
-        let (job, revision, at) = (name.clone(), job.revision, awaited.at);
-        (next.as_ref() != Some(awaited)).then_some(Command::Retime { job, revision, awaited: at, next })
-    };
-    state.jobs().filter_map(moved).collect()
+    let one = |(name, job): (&JobName, &Job)| retime_one(name, job, &schedule_of(name, job).ok()?);
+    state.jobs().filter_map(one).collect()
+}
+
+fn retime_one(name: &JobName, job: &Job, schedule: &Schedule) -> Option<Command> {
+    let awaited = job.next.as_ref()?;
+    let last = job.last_tick.zip(job.last_local.as_deref());
+    let next = next_tick(schedule, job.cursor.time(), last);
+    let (job, revision, at) = (name.clone(), job.revision, awaited.at);
+    (next.as_ref() != Some(awaited)).then_some(Command::Retime { job, revision, awaited: at, next })
 }
 
 /// A tick as it is stored.
@@ -104,6 +114,11 @@ pub struct Plan {
 }
 
 impl Conductor {
+    /// One that knows when the clock was not believed.
+    pub fn new(held_back: Option<HeldBack>) -> Self {
+        Self { held_back, ..Self::default() }
+    }
+
     /// Everything that is to be decided at `now`: ticks that are due, launches that can be given to an
     /// executor, launches past their start deadline.
     pub fn plan(&mut self, state: &State, now: Stamp) -> Plan {
@@ -120,7 +135,9 @@ impl Conductor {
         for name in due {
             let Some(job) = state.job(&name) else { continue };
             match self.decide(&name, job, now) {
-                Ok(decision) => {
+                // Another version of this program stored it: the tick that it waits for is none of the schedule's.
+                Ok(None) => plan.commands.extend(self.retime(&name, job)),
+                Ok(Some(decision)) => {
                     let first = decision.launches.first().map(|launch| LaunchId {
                         job: name.clone(),
                         tick: launch.tick.at,
@@ -129,7 +146,7 @@ impl Conductor {
                     let is_due = decision.launches.first().is_some_and(|launch| launch.tick.due.0 * 1000 <= now.0);
                     plan.commands.push(Command::Decide(decision));
                     // One entry decides and intends, where nothing of the job is in the way and a place is free.
-                    let is_clear = is_due && job.spec.overlap == Overlap::Allow || state.open(&name).next().is_none();
+                    let is_clear = is_due && (job.spec.overlap == Overlap::Allow || state.open(&name).next().is_none());
                     if let Some(id) = first.filter(|_| is_clear) {
                         let run = RunId { launch: id, attempt: 1 };
                         plan.commands.extend(placement.place(run, job));
@@ -154,7 +171,9 @@ impl Conductor {
                 return;
             }
             let (Some(launch), Some(job)) = (state.launch(id), state.job(&id.job)) else { continue };
-            if now <= launch.start_by && state.is_at_the_front(id, now) {
+            if launch.status == Status::Due && launch.is_placed_later() {
+                plan.commands.push(Command::Enter { launch: id.clone() });
+            } else if now <= launch.start_by && state.is_at_the_front(id, now) {
                 let run = RunId { launch: id.clone(), attempt: launch.attempt() + 1 };
                 plan.commands.extend(placement.place(run, job));
             }
@@ -181,22 +200,27 @@ impl Conductor {
     /// A stored schedule that this version cannot read.
     pub fn decide_up_to(&mut self, name: &JobName, job: &Job, now: Stamp) -> Result<Option<Decision>, ParseError> {
         match &job.next {
-            Some(next) if next.decided_at().0 * 1000 <= now.0 => self.decide(name, job, now).map(Some),
+            Some(next) if next.decided_at().0 * 1000 <= now.0 => self.decide(name, job, now),
             _ => Ok(None),
         }
     }
 
-    fn decide(&mut self, name: &JobName, job: &Job, now: Stamp) -> Result<Decision, ParseError> {
+    fn retime(&mut self, name: &JobName, job: &Job) -> Option<Command> {
+        let schedule = self.schedule(name, job).ok()?;
+        retime_one(name, job, schedule)
+    }
+
+    fn decide(&mut self, name: &JobName, job: &Job, now: Stamp) -> Result<Option<Decision>, ParseError> {
         let schedule = self.schedule(name, job)?;
         let awaited = job.next.as_ref().map_or(job.cursor, |next| next.at);
-        let mut decision = decide(name, job, schedule, awaited, now.time());
+        let Some(mut decision) = decide(name, job, schedule, awaited, now.time()) else { return Ok(None) };
         if let Some(missed) = decision.skipped.first_mut()
             && missed.reason != SkipReason::Excluded
             && self.was_held_back(Stamp(missed.to.0 * 1000))
         {
             missed.reason = SkipReason::Clock;
         }
-        Ok(decision)
+        Ok(Some(decision))
     }
 
     fn schedule(&mut self, name: &JobName, job: &Job) -> Result<&Schedule, ParseError> {
@@ -208,8 +232,8 @@ impl Conductor {
     }
 }
 
-/// One job's ticks from the awaited one up to now.
-fn decide(name: &JobName, job: &Job, schedule: &Schedule, awaited: TickAt, now: DateTime<Utc>) -> Decision {
+/// One job's ticks from the awaited one up to now; `None` where the schedule names none of them.
+fn decide(name: &JobName, job: &Job, schedule: &Schedule, awaited: TickAt, now: DateTime<Utc>) -> Option<Decision> {
     let before_awaited = awaited.time() - TimeDelta::seconds(1);
     let missed_until = now - MISSED_AFTER;
     let start_floor = now - TimeDelta::seconds(i64::from(job.spec.start_deadline_s));
@@ -235,8 +259,9 @@ fn decide(name: &JobName, job: &Job, schedule: &Schedule, awaited: TickAt, now: 
         last = schedule.last_named(before_awaited, tick.at - TimeDelta::seconds(1));
     }
     made_up.reverse();
-    // Of what was missed, nothing is in time any more: then the deadline is the reason, not the policy.
-    let reason = if wanted > 0 && left == wanted { SkipReason::StartDeadline } else { SkipReason::CatchUp };
+    // The policy would have made up more, and what is left is not in time any more: the deadline is the reason.
+    let is_late = last.is_some_and(|tick| tick.due < start_floor);
+    let reason = if left > 0 && is_late { SkipReason::StartDeadline } else { SkipReason::CatchUp };
     let range = |from, to: &Tick, reason, previous| DecidedSkip { from, to: to.at.into(), reason, previous };
     let mut skipped: Vec<DecidedSkip> = last.iter().map(|last| range(awaited, last, reason, job.last_tick)).collect();
 
@@ -254,10 +279,10 @@ fn decide(name: &JobName, job: &Job, schedule: &Schedule, awaited: TickAt, now: 
         previous = Some(at);
     }
     // The cursor stops at the last tick looked at: with more than fit, the rest come in the next round.
-    let newest = decided.last().copied().or(last).unwrap_or_else(|| schedule.tick(awaited.time()));
+    let newest = decided.last().copied().or(last)?;
     let (cursor, last_local) = (TickAt::from(newest.at), local_text(&newest));
     let next = next_tick(schedule, newest.at, Some((cursor, &last_local)));
-    Decision {
+    Some(Decision {
         job: name.clone(),
         revision: job.revision,
         awaited,
@@ -267,7 +292,7 @@ fn decide(name: &JobName, job: &Job, schedule: &Schedule, awaited: TickAt, now: 
         last_tick: cursor,
         last_local,
         next,
-    }
+    })
 }
 
 /// The ticks after an instant, by name.

@@ -116,7 +116,7 @@ pub struct Launch {
     pub previous: Option<TickAt>,
     /// The job's revision when it was decided.
     pub revision: u64,
-    /// When it was decided.
+    /// When it was decided; once its time has come, that, where it was placed later.
     pub decided_at: Stamp,
     /// No attempt begins before this.
     #[serde(default)]
@@ -131,6 +131,11 @@ impl Launch {
     /// The number of the latest attempt; 0 before the first.
     pub fn attempt(&self) -> u32 {
         u32::try_from(self.attempts.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether its time has yet to come: in its window, or on another day that is open.
+    pub fn is_placed_later(&self) -> bool {
+        self.start_after > self.decided_at
     }
 
     /// The attempt that may be alive.

@@ -190,7 +190,7 @@ impl State {
         later(&self.index.waiting).into_iter().chain(later(&self.index.deadlines)).min()
     }
 
-    /// Jobs by the tick they wait for.
+    /// Jobs by when the tick that they wait for is decided.
     pub fn due(&self) -> impl Iterator<Item = (TickAt, &JobName)> {
         self.index.due.iter().map(|(at, job)| (*at, job))
     }
@@ -300,7 +300,7 @@ impl State {
     fn rebuild_index(&mut self) {
         let mut index = Index::default();
         for (name, job) in self.jobs.iter() {
-            index.await_tick(name, None, job.next.as_ref().map(|n| n.at));
+            index.await_tick(name, None, job.next.as_ref().map(|n| n.decided_at()));
         }
         for (id, launch) in self.launches.iter() {
             *index.kept.entry(id.job.clone()).or_default() += 1;

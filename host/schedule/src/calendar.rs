@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// Days that are closed: holidays, freeze periods, weekends.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ClosedDays {
     /// First and last day of each range, both closed.
     pub ranges: Vec<(NaiveDate, NaiveDate)>,
@@ -39,6 +40,17 @@ impl ClosedDays {
     /// How many entries there are, of all kinds.
     pub fn entries(&self) -> u64 {
         (self.ranges.len() + self.every_year.len() + self.weekdays.len()) as u64
+    }
+
+    /// What closes nothing though it is written, in a sentence.
+    pub(crate) fn fault(&self) -> Option<String> {
+        let range = self.ranges.iter().find(|(first, last)| first > last);
+        let range = range.map(|(first, last)| format!("the closed days `{first}..{last}` end before they begin"));
+        let exists = |month: u32, day: u32| NaiveDate::from_ymd_opt(2024, month, day).is_some();
+        let yearly = self.every_year.iter().find(|(month, day)| !exists(*month, *day));
+        let yearly = yearly.map(|(month, day)| format!("the closed day `{month:02}-{day:02}` is no day of any year"));
+        let weekday = self.weekdays.iter().find(|day| **day > 6).map(|day| format!("`{day}` is no weekday"));
+        range.or(yearly).or(weekday)
     }
 
     /// Whether a day is closed.

@@ -79,6 +79,8 @@ impl Calendar {
     }
 }
 
+/// Bytes of one expression. Arbitrary: all sixty minutes, written out, take less than two hundred.
+const TEXT_BYTES_MAX: usize = 1_024;
 const EVERY_MIN: Duration = Duration::from_secs(1);
 /// A year: what is rarer has a date, and a date is what an expression is for.
 const EVERY_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
@@ -104,6 +106,10 @@ impl Expression {
     /// # Errors
     /// What the dialect refuses, by field and column.
     pub fn parse(text: &str, dialect: Dialect, name: Option<&str>) -> Result<Self, ParseError> {
+        if text.len() > TEXT_BYTES_MAX {
+            let message = format!("the text has {} bytes, {TEXT_BYTES_MAX} are the most", text.len());
+            return Err(ParseError::new(None, 0..0, message, "write several expressions"));
+        }
         let mut reader = Reader { dialect, name, warnings: Vec::new() };
         let mut pieces = words(text);
         let zone = take_zone(&mut pieces)?;

@@ -64,7 +64,9 @@ impl Fields {
             years,
         };
         // The calendar repeats every 28 years between 1901 and 2099. What has no day in 28 years has none.
-        fields.never = fields.years.is_none() && fields.first_day(2072, 1, 1).is_none();
+        // With years of its own, what has no day in all of them.
+        let from = if fields.years.is_none() { 2072 } else { 1970 };
+        fields.never = fields.first_day(from, 1, 1).is_none();
         fields
     }
 

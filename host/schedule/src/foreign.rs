@@ -102,8 +102,8 @@ fn looks_like_a_field(word: &str) -> bool {
 fn pasted_line(text: &str, command: &Piece<'_>) -> ParseError {
     ParseError::new(
         None,
-        command.at..text.trim_end().len(),
-        format!("`{}` is the command of a crontab line", text[command.at..].trim_end()),
+        command.at..command.at + text[command.at..].trim_ascii_end().len(),
+        format!("`{}` is the command of a crontab line", text[command.at..].trim_ascii_end()),
         "give the five fields alone; what runs is the job's `component`; `tickhost import crontab` takes whole files",
     )
 }

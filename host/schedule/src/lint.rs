@@ -162,7 +162,13 @@ impl Expression {
         let (zone, mut fields): (Vec<&str>, Vec<&str>) =
             text.split_ascii_whitespace().partition(|word| word.contains("TZ="));
         if let Some(plain) = fields.first().and_then(|word| macro_fields(word)) {
-            fields = plain.split(' ').collect();
+            let second = (self.dialect == Dialect::Quartz).then_some("0");
+            fields = second.into_iter().chain(plain.split(' ')).collect();
+            // Quartz takes one day field only.
+            if self.dialect == Dialect::Quartz {
+                let other = if calendar.day_of_week.star { 5 } else { 3 };
+                fields[other] = "?";
+            }
         }
         let minute = if fields.len() == 5 { 0 } else { 1 };
         // Quartz has another use for `?`.

@@ -229,6 +229,13 @@ impl Schedule {
         preview
     }
 
+    /// The shortest time between two of the next ticks, in seconds; `None` where there are no two.
+    pub fn shortest_gap_s(&self, after: DateTime<Utc>) -> Option<i64> {
+        // An hour of minutes, a day of hours and more.
+        let ticks = self.preview(after, None, 61).ticks;
+        ticks.windows(2).map(|pair| (pair[1].at - pair[0].at).num_seconds()).min()
+    }
+
     /// An instant as a tick of this schedule, whether or not the schedule names it.
     pub fn tick(&self, at: DateTime<Utc>) -> Tick {
         self.tick_at(at.timestamp())
@@ -418,6 +425,15 @@ impl Extras {
                 "`on_closed_day` moves ticks to other days, which takes one expression with one time a day; this schedule has more than one time a day",
                 "write one expression with one time, or `on_closed_day = \"skip\"`",
             );
+        }
+        if moves && definition.dst.overlap == Some(Overlap::Both) {
+            return refuse(
+                "`on_closed_day` moves ticks, and `overlap = \"both\"` makes two of one time",
+                "write `overlap = \"first\"` or `\"second\"`, or `on_closed_day = \"skip\"`",
+            );
+        }
+        if let Some(wrong) = definition.closed.fault() {
+            return refuse(&wrong, "write ranges in order, days that exist, and weekdays from 0 to 6");
         }
         let delay = match (definition.window_s, name) {
             (0, _) => 0,

@@ -3,18 +3,14 @@
 use std::{
     path::PathBuf,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
-use tickhost_executor::{Executor, ExecutorError, now, since_boot_ms};
-use tickhost_ledger::{
-    Command, Reply, Stamp,
-    clock::{ClockGuard, HeldBack},
-    conductor,
-};
+use tickhost_executor::{Executor, ExecutorError, clock, now};
+use tickhost_ledger::{Command, Refusal, Reply, Stamp, conductor};
 use tickhost_replica::{OpenError, ProposeError, Replica};
 use tickhost_sandbox::{Sandbox, SandboxError};
 use tokio::sync::Notify;
@@ -25,6 +21,11 @@ pub use crate::settings::Settings;
 
 /// The node's number in its group of one.
 const NODE: u64 = 1;
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Jobs in one entry. Arbitrary: some hundred bytes each.
+const RETIMED_AT_ONCE: usize = 1_000;
 
 /// How long a host that is told to stop lets its runs end. Below the 30 s after which service managers and
 /// Kubernetes kill.
@@ -68,8 +69,6 @@ pub struct Host {
     pub settings: Arc<Settings>,
     /// Wakes the conductor.
     pub(crate) wake: Arc<Notify>,
-    /// Whether the clock is believed.
-    pub(crate) clock: Arc<Mutex<ClockGuard>>,
     /// No run is given out any more.
     pub(crate) draining: Arc<AtomicBool>,
 }
@@ -85,15 +84,8 @@ impl Host {
         let sandbox = Sandbox::new(&settings.data, settings.runs_max, settings.memory_max_mib << 20)?;
         let executor = Executor::open(replica.clone(), sandbox.clone(), guest_threads()?).await?;
         let settings = Arc::new(settings);
-        let host = Self {
-            replica,
-            executor,
-            sandbox,
-            settings,
-            wake: Arc::new(Notify::new()),
-            clock: Arc::default(),
-            draining: Arc::default(),
-        };
+        let host =
+            Self { replica, executor, sandbox, settings, wake: Arc::new(Notify::new()), draining: Arc::default() };
         host.retime().await?;
         host.register().await?;
         host.settle().await?;
@@ -103,16 +95,25 @@ impl Host {
         Ok(host)
     }
 
-    /// What another release of the tz database names otherwise than the one this node ran with. Before it registers
-    /// with the new one: done in part, it is done again.
+    /// What another release of this program or of the tz database names otherwise than the one this node ran with.
+    /// Before it registers with the new one: done in part, it is done again.
     async fn retime(&self) -> Result<(), StartError> {
-        let known = self.replica.read(|state| state.node(NODE).map(|node| node.tz.clone()));
-        if known.is_none_or(|tz| tz == tickhost_schedule::TZ_VERSION) {
+        let known = self.replica.read(|state| state.node(NODE).map(|node| (node.tz.clone(), node.version.clone())));
+        let is_known = |(tz, version): (String, String)| tz == tickhost_schedule::TZ_VERSION && version == VERSION;
+        if known.is_none_or(is_known) {
             return Ok(());
         }
-        for command in self.replica.read(conductor::retime) {
-            tracing::info!(?command, tz = tickhost_schedule::TZ_VERSION, "a tick moves with the tz database");
-            self.propose_done(command).await?;
+        let moved = self.replica.read(conductor::retime);
+        if !moved.is_empty() {
+            tracing::info!(jobs = moved.len(), tz = tickhost_schedule::TZ_VERSION, "next ticks move with this version");
+        }
+        for commands in moved.chunks(RETIMED_AT_ONCE) {
+            for reply in self.replica.propose(now(), commands.to_vec()).await? {
+                // A job that has changed in between has a next tick of this version already.
+                if !matches!(reply, Reply::Done | Reply::Refused(Refusal::Stale { .. } | Refusal::NoJob(_))) {
+                    return Err(StartError::Refused(format!("{reply:?}")));
+                }
+            }
         }
         Ok(())
     }
@@ -129,7 +130,7 @@ impl Host {
             runs_max: self.settings.runs_max,
             memory_bytes_max: self.settings.memory_max_mib << 20,
             tz: tickhost_schedule::TZ_VERSION.to_owned(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: VERSION.to_owned(),
         };
         self.propose_done(command).await
     }
@@ -183,22 +184,14 @@ impl Host {
     /// # Errors
     /// A sentence for the one who asked, while it is not.
     pub fn believed_now(&self) -> Result<Stamp, String> {
-        let at = now();
-        let mut guard = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
-        match guard.look(at, since_boot_ms()) {
-            None => Ok(at),
-            Some(hold) => Err(format!(
+        clock::believed_now().map_err(|hold| {
+            format!(
                 "the wall clock stepped ahead by {:.1} s; nothing is decided, launched or changed until it is set back, \
                  or believed in {} s",
                 hold.ahead_ms as f64 / 1_000.0,
                 hold.left_ms / 1_000
-            )),
-        }
-    }
-
-    /// The last time for which everything was held before the clock was believed.
-    pub(crate) fn held_back(&self) -> Option<HeldBack> {
-        self.clock.lock().unwrap_or_else(PoisonError::into_inner).held_back()
+            )
+        })
     }
 
     /// Stops the host with everything on disk. Gives out no more runs and lets those that are alive end, for up to

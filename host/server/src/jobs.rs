@@ -3,7 +3,7 @@
 
 use chrono::SecondsFormat;
 use serde::Serialize;
-use tickhost_executor::now;
+use tickhost_executor::{clock, now};
 use tickhost_ledger::{
     Command, JobName, JobSpec, LaunchId, Refusal, Reply, Stamp, TickAt,
     conductor::{self, Conductor},
@@ -58,7 +58,7 @@ impl Host {
             let job = self.replica.read(|state| state.job(name).cloned());
             let mut commands = Vec::new();
             if let Some(job) = &job {
-                let decision = Conductor::default().decide_up_to(name, job, at)?;
+                let decision = Conductor::new(clock::held_back()).decide_up_to(name, job, at)?;
                 commands.extend(decision.map(Command::Decide));
             }
             commands.extend(change(job.as_ref(), at)?);
@@ -85,12 +85,13 @@ impl Host {
                 let grave = self.replica.read(|state| state.grave(name).map(|grave| grave.cursor));
                 // A tick that is moved to an earlier day is decided ahead of its instant.
                 let decided = job.map(|job| job.cursor).or(grave);
-                let after = decided.map_or(at.time(), |cursor| cursor.time().max(at.time()));
+                let decided = decided.unwrap_or(TickAt(i64::MIN));
+                check_window(spec, &schedule, at)?;
                 Ok(vec![Command::PutJob {
                     job: name.clone(),
                     spec: Box::new(spec.clone()),
                     from_revision: job.map_or(0, |job| job.revision),
-                    next: conductor::next_tick(&schedule, after, None),
+                    next: conductor::first_tick(&schedule, decided, at.time()),
                     by: by.to_owned(),
                 }])
             })
@@ -125,8 +126,7 @@ impl Host {
     pub(crate) async fn resume_job(&self, name: &JobName) -> Result<(), ChangeError> {
         self.change_job(name, |job, at| {
             let job = job.ok_or_else(|| Refusal::NoJob(name.clone()))?;
-            let after = job.cursor.time().max(at.time());
-            let next = conductor::next_tick(&conductor::schedule_of(name, job)?, after, None);
+            let next = conductor::first_tick(&conductor::schedule_of(name, job)?, job.cursor, at.time());
             Ok(vec![Command::Resume { job: name.clone(), revision: job.revision, next }])
         })
         .await
@@ -149,7 +149,7 @@ impl Host {
         let schedule = conductor::schedule_of(name, &job)?;
         let instant = tick.unwrap_or(TickAt(at.0.div_euclid(1000)));
         if let Some(tick) = tick {
-            if tick.time() > at.time() {
+            if tick.time() > at.time() && tick > job.cursor {
                 return Err(ChangeError::Invalid(format!("`{tick}` is still to come; it will be launched then")));
             }
             let launched = LaunchId { job: name.clone(), tick, rerun: None };
@@ -238,6 +238,18 @@ pub(crate) fn verdict(status: &Status) -> String {
         Status::Running => "running".into(),
         Status::AwaitingRetry { at, .. } => format!("retry at {at}"),
         Status::Closed(verdict) => verdict.to_string(),
+    }
+}
+
+/// Within its window a launch is placed once and for all: a longer window than the time between two ticks would pile
+/// them up.
+fn check_window(spec: &JobSpec, schedule: &Schedule, at: Stamp) -> Result<(), ChangeError> {
+    match schedule.shortest_gap_s(at.time()) {
+        Some(gap_s) if i64::from(spec.timing.window_s) > gap_s => Err(ChangeError::Invalid(format!(
+            "the window of {} s is longer than the {gap_s} s between two ticks; make it shorter, or the schedule sparser",
+            spec.timing.window_s
+        ))),
+        _ => Ok(()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use tickhost_executor::{Dispatch, now};
+use tickhost_executor::{Dispatch, clock, now};
 use tickhost_ledger::{
     Command, Output, Reply, RunId, State,
     conductor::Conductor,
@@ -38,7 +38,7 @@ pub(crate) async fn conduct(host: Host) {
             }
         };
         if leading.borrow().is_some() {
-            conductor.held_back = host.held_back();
+            conductor.held_back = clock::held_back();
             let mut plan = host.replica.read(|state| conductor.plan(state, at));
             for (job, why) in &plan.faults {
                 tracing::error!(%job, why, "a stored job cannot be scheduled; the others go on");

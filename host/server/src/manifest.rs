@@ -226,10 +226,10 @@ impl Reader<'_> {
             r.choice(v, &all)
         });
         let catch_up = f.optional("catch_up", CatchUp::Latest, Reader::catch_up);
-        let start_deadline_s = f.optional("start_deadline", START_DEADLINE_S, |r, v| {
-            let ms = r.duration_ms(v, &bounds::START_DEADLINE_MS)?;
-            u32::try_from(ms / 1_000).ok()
+        let start_deadline_ms = f.optional("start_deadline", u64::from(START_DEADLINE_S) * 1_000, |r, v| {
+            r.duration_ms(v, &bounds::START_DEADLINE_MS)
         });
+        let start_deadline_s = start_deadline_ms.and_then(|ms| timing::whole_seconds(&mut f, "start_deadline", ms));
         let allow_http = f.optional("allow", Vec::new(), Reader::allow);
         let config = f.optional("config", BTreeMap::new(), Reader::config);
         let limits = f.optional("limits", Limits::default(), Reader::limits);

@@ -90,6 +90,7 @@ impl State {
             Command::Intend { run, node, session } => self.intend(cx, run, *node, *session),
             Command::Start { run, grant } => self.start(cx, run, *grant),
             Command::End { run, grant, outcome, usage, results } => self.end(cx, run, *grant, outcome, *usage, results),
+            Command::Enter { launch } => self.enter(cx, launch),
             Command::Expire { launch, clock } => self.expire(cx, launch, *clock),
             Command::IntendEffect { run, grant, key, what, fingerprint, results } => {
                 self.intend_effect(cx, run, *grant, *key, what, *fingerprint, results)

@@ -34,6 +34,8 @@ impl State {
 
     pub(super) fn prune_job(&mut self, job: &JobName) {
         let kept = self.index.kept.get(job).copied().unwrap_or_default();
+        // Open ones are nobody's history yet.
+        let kept = kept.saturating_sub(self.open(job).count());
         let Some(surplus) = kept.checked_sub(HISTORY_LAUNCHES).filter(|n| *n > 0) else { return };
         let now = self.cluster().map_or(Stamp(0), |c| c.time);
         // By when they were decided, not by tick: a re-run of an old tick is new.

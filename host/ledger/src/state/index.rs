@@ -11,7 +11,7 @@ use crate::{
 /// What is derived from the rows: rebuilt when they are loaded, never written.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    /// Jobs by the tick they wait for.
+    /// Jobs by when the tick that they wait for is decided.
     pub(super) due: BTreeSet<(TickAt, JobName)>,
     /// Launches that are not closed, by job.
     pub(super) open: BTreeMap<JobName, BTreeSet<LaunchId>>,

@@ -69,7 +69,7 @@ impl State {
         if job.pause.is_some() {
             // The ticks of the pause are named by the expression that was stored at the time.
             self.close_open_range(cx, name);
-            let from = TickAt(floor.0 + 1);
+            let from = TickAt(job.cursor.max(floor).0 + 1);
             self.ranges.insert((name.clone(), from), skipped_range(&job, None, SkipReason::Paused));
         }
         self.set_job(name, job);
@@ -101,25 +101,19 @@ impl State {
         Ok(Reply::Done)
     }
 
-    pub(super) fn pause(&mut self, cx: &mut Context, name: &JobName, note: &str, by: &str) -> Answer {
+    pub(super) fn pause(&mut self, cx: &Context, name: &JobName, note: &str, by: &str) -> Answer {
         let job = self.jobs.get(name).ok_or_else(|| Refusal::NoJob(name.clone()))?;
         if job.pause.is_some() {
             return Err(Refusal::Pause { job: name.clone(), found: "paused already".into() });
         }
         check_decided(name, job, cx.at)?;
         let pause = Pause { since: cx.at, note: note.to_owned(), by: by.to_owned() };
-        // The tick of this very second is decided: it came before the pause.
-        let from = TickAt(cx.at.0.div_euclid(1000) + 1);
+        // The tick of this very second is decided: it came before the pause. So did those that are decided ahead.
+        let from = TickAt(job.cursor.max(TickAt(cx.at.0.div_euclid(1000))).0 + 1);
         let range = skipped_range(job, None, SkipReason::Paused);
         let job = Job { pause: Some(pause), next: None, ..job.clone() };
         self.ranges.insert((name.clone(), from), range);
         self.set_job(name, job);
-        // What is placed later falls into the pause.
-        let is_later = |id: &&LaunchId| self.launches.get(id).is_some_and(|launch| launch.start_after > cx.at);
-        let later: Vec<LaunchId> = self.open(name).filter(is_later).cloned().collect();
-        for id in later {
-            self.stop_or_withdraw(cx, &id, SkipReason::Paused, "the job was paused");
-        }
         Ok(Reply::Done)
     }
 

@@ -23,6 +23,13 @@ impl State {
         let job = self.jobs.get(name).ok_or_else(|| Refusal::NoJob(name.clone()))?;
         check_revision(name, job.revision, decision.revision)?;
         check_awaited(name, job, decision.awaited)?;
+        if let Some(next) = job.next.as_ref().filter(|next| next.decided_at().0 * 1000 > cx.at.0) {
+            return Err(Refusal::Stale {
+                what: format!("next tick of {name}"),
+                found: format!("it is decided at {}", next.decided_at()),
+                expected: format!("by {}", cx.at),
+            });
+        }
         let job = job.clone();
         for skip in &decision.skipped {
             self.skip(name, &job, (skip.from, skip.to), skip.previous, skip.reason);
@@ -37,12 +44,13 @@ impl State {
             if decided.tick.at <= job.cursor || self.launches.get(&id).is_some() {
                 continue;
             }
-            if !self.make_room(cx, &job, &id, decided.caught_up) {
+            let due = Stamp(decided.tick.due.0 * 1000);
+            // One that is placed later meets whatever is open then.
+            if due <= cx.at && !self.make_room(cx, &job, &id, due, decided.caught_up) {
                 let tick = decided.tick.at;
                 self.skip(name, &job, (tick, tick), decided.previous, SkipReason::Overlap);
                 continue;
             }
-            let due = Stamp(decided.tick.due.0 * 1000);
             let launch = Launch {
                 status: Status::Due,
                 origin: Origin::Schedule { caught_up: decided.caught_up },
@@ -103,12 +111,14 @@ impl State {
         }
     }
 
-    /// The overlap rule for a new tick. False where the newcomer is skipped.
-    pub(super) fn make_room(&mut self, cx: &mut Context, job: &Job, id: &LaunchId, caught_up: bool) -> bool {
-        // One that is placed later, in its window or on an open day, is in nobody's way until then.
-        let is_due = |id: &&LaunchId| self.launches.get(id).is_some_and(|launch| launch.start_after <= cx.at);
-        let open: Vec<LaunchId> = self.open(&id.job).filter(is_due).cloned().collect();
-        // Ticks that are made up wait for each other: every one of them was asked for.
+    /// The overlap rule for a launch that is due. False where the newcomer is skipped.
+    fn make_room(&mut self, cx: &mut Context, job: &Job, id: &LaunchId, due: Stamp, caught_up: bool) -> bool {
+        // What was moved to the same instant waits for each other, as ticks that are made up do: every one of them
+        // was asked for.
+        let is_before = |other: &&LaunchId| {
+            *other != id && self.launches.get(*other).is_some_and(|launch| launch.start_after < due)
+        };
+        let open: Vec<LaunchId> = self.open(&id.job).filter(is_before).cloned().collect();
         if open.is_empty() || caught_up {
             return true;
         }
@@ -216,7 +226,7 @@ impl State {
         let not_now = |why: String| Err(Refusal::NotNow { launch: id.clone(), why });
         let Some(job) = self.jobs.get(&id.job) else { return Err(Refusal::NoJob(id.job.clone())) };
         match launch.status {
-            Status::Due if (launch.start_after..=launch.start_by).contains(&cx.at) => {}
+            Status::Due if !launch.is_placed_later() && cx.at <= launch.start_by => {}
             Status::AwaitingRetry { at, .. } if (at..=launch.start_by).contains(&cx.at) => {}
             _ => return not_now(format!("it is {:?}", launch.status)),
         }
@@ -320,6 +330,27 @@ impl State {
             earlier: earlier.last().map(|outcome| launch::verdict(outcome)),
             at,
         }
+    }
+
+    /// A launch that was placed later than its tick meets the pause, and the launches that are open by now.
+    pub(super) fn enter(&mut self, cx: &mut Context, id: &LaunchId) -> Answer {
+        let launch = self.launches.get(id).ok_or_else(|| Refusal::NoLaunch(id.clone()))?;
+        let job = self.jobs.get(&id.job).ok_or_else(|| Refusal::NoJob(id.job.clone()))?.clone();
+        if launch.status != Status::Due || !launch.is_placed_later() || cx.at < launch.start_after {
+            let why = format!("it is {:?} and begins after {}", launch.status, launch.start_after);
+            return Err(Refusal::NotNow { launch: id.clone(), why });
+        }
+        let due = launch.start_after;
+        if job.pause.is_some() {
+            self.advance(cx, id, &Event::Withdrawn(SkipReason::Paused));
+        } else if !self.make_room(cx, &job, id, due, false) {
+            self.advance(cx, id, &Event::Withdrawn(SkipReason::Overlap));
+        } else if let Some(launch) = self.launches.get_mut(id) {
+            self.index.leave(id, launch);
+            launch.decided_at = cx.at;
+            self.index.enter(id, launch);
+        }
+        Ok(Reply::Done)
     }
 
     pub(super) fn expire(&mut self, cx: &mut Context, id: &LaunchId, clock: bool) -> Answer {

@@ -95,6 +95,8 @@ impl Host {
         let loaded = State::load(self.rows.iter().map(|(k, v)| (k.as_slice(), v.as_slice()))).unwrap();
         assert_eq!(loaded.hash(), self.state.hash(), "after {entry:?}");
         assert_eq!(loaded.reserved(1), self.state.reserved(1), "after {entry:?}");
+        assert!(loaded.due().eq(self.state.due()), "after {entry:?}");
+        assert!(loaded.waiting(Stamp(i64::MAX)).eq(self.state.waiting(Stamp(i64::MAX))), "after {entry:?}");
         self.outputs.extend(applied.outputs);
         applied.replies
     }
@@ -111,9 +113,15 @@ impl Host {
             return vec![];
         }
         self.outputs.clear();
+        // As the leader does: it plans again at once after what it proposed.
+        let again = plan.commands.iter().any(|command| matches!(command, Command::Enter { .. }));
         self.apply_all(plan.commands);
         let dispatched = |o: &Output| if let Output::Dispatch(run) = o { Some(run.clone()) } else { None };
-        self.outputs.iter().filter_map(dispatched).collect()
+        let mut runs: Vec<RunId> = self.outputs.iter().filter_map(dispatched).collect();
+        if again {
+            runs.extend(self.plan());
+        }
+        runs
     }
 
     pub(crate) fn grant(&self, run: &RunId) -> Grant {

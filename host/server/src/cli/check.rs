@@ -97,10 +97,7 @@ fn policies(name: &JobName, spec: &JobSpec, schedule: &Schedule, after: DateTime
     let mut add = |message: String, help: &str| {
         found.push(Found { job: name.to_string(), kind: "policy".into(), message, help: help.into() });
     };
-    // The shortest time between two ticks of the next round.
-    let ticks = schedule.preview(after, None, 60).ticks;
-    let gaps = ticks.windows(2).map(|pair| (pair[1].at - pair[0].at).num_seconds().max(1));
-    let period_s = gaps.min().unwrap_or(i64::MAX);
+    let period_s = schedule.shortest_gap_s(after).map_or(i64::MAX, |gap| gap.max(1));
     let deadline_s = i64::from(spec.start_deadline_s);
     if spec.on_unknown == OnUnknown::Repeat && spec.catch_up == CatchUp::None {
         add(
@@ -131,14 +128,6 @@ fn policies(name: &JobName, spec: &JobSpec, schedule: &Schedule, after: DateTime
                 "raise `start_deadline`, or make up fewer",
             );
         }
-    }
-    if let Some(window) = (spec.timing.window_s > 0).then_some(i64::from(spec.timing.window_s))
-        && window > period_s
-    {
-        add(
-            format!("the window of {window} s is longer than the {period_s} s between two ticks"),
-            "make the window shorter, or the schedule sparser",
-        );
     }
     found
 }

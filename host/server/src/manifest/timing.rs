@@ -67,6 +67,7 @@ pub(super) fn read(f: &mut Fields<'_, '_, '_>, job: &str, dir: &Path, warnings: 
         ];
         r.choice(v, &all)
     });
+    let window_s = whole_seconds(f, "window", window_ms?)?;
     let exclude = exclude?;
     let mut closed = ClosedDays::default();
     exclude.iter().for_each(|(_, days)| closed.extend(days));
@@ -77,12 +78,19 @@ pub(super) fn read(f: &mut Fields<'_, '_, '_>, job: &str, dir: &Path, warnings: 
         dst: dst?,
         not_before: not_before?,
         not_after: not_after?,
-        window_s: u32::try_from(window_ms? / 1_000).unwrap_or(u32::MAX),
+        window_s,
         closed,
         on_closed_day: on_closed_day?,
     };
     // What each part allows may not go together.
-    if let Err(error) = Schedule::new(&definition, Some(job), DateTime::UNIX_EPOCH) {
+    let schedule = Schedule::new(&definition, Some(job), DateTime::UNIX_EPOCH);
+    let gap_s = schedule.as_ref().ok().and_then(|schedule| schedule.shortest_gap_s(DateTime::UNIX_EPOCH));
+    if let Some(gap_s) = gap_s.filter(|gap_s| i64::from(window_s) > *gap_s) {
+        let message = format!("the window of {window_s} s is longer than the {gap_s} s between two ticks");
+        f.problem("window", message, Some("make it shorter, or the schedule sparser".into()));
+        return None;
+    }
+    if let Err(error) = schedule {
         let several = definition.schedule.len() > 1 && !error.span.is_empty();
         let which = if several { format!("`{}`: ", definition.schedule[error.expression]) } else { String::new() };
         f.problem("schedule", format!("{which}{}", error.message), Some(error.help));
@@ -90,6 +98,15 @@ pub(super) fn read(f: &mut Fields<'_, '_, '_>, job: &str, dir: &Path, warnings: 
     }
     let calendars = exclude.into_iter().map(|(name, _)| name).collect();
     Some(Timing { definition, calendars, max_launches: max_launches? })
+}
+
+/// Ticks and launches are named in seconds.
+pub(super) fn whole_seconds(f: &mut Fields<'_, '_, '_>, name: &str, ms: u64) -> Option<u32> {
+    if ms % 1_000 != 0 {
+        f.problem(name, format!("`{name}` is {ms} ms, expected whole seconds"), None);
+        return None;
+    }
+    u32::try_from(ms / 1_000).ok()
 }
 
 fn expression(

@@ -1,0 +1,49 @@
+//! The machine's clocks, read here and nowhere else, and what they are worth.
+
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use rustix::time::{ClockId, clock_gettime};
+use tickhost_ledger::{
+    Stamp,
+    clock::{ClockGuard, HeldBack, Hold},
+};
+
+/// A machine has one wall clock, and a process one opinion of it.
+static GUARD: LazyLock<Mutex<ClockGuard>> = LazyLock::new(Mutex::default);
+
+fn guard() -> MutexGuard<'static, ClockGuard> {
+    GUARD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The time for stamps: the wall clock's, or while that is not believed what it would show without its step.
+pub fn now() -> Stamp {
+    let wall = wall();
+    match guard().look(wall, since_boot_ms()) {
+        None => wall,
+        Some(hold) => Stamp(wall.0 - hold.ahead_ms),
+    }
+}
+
+/// The wall clock's time, if it is believed.
+///
+/// # Errors
+/// By how much it stepped ahead, and how long that is held against it.
+pub fn believed_now() -> Result<Stamp, Hold> {
+    let wall = wall();
+    guard().look(wall, since_boot_ms()).map_or(Ok(wall), Err)
+}
+
+/// The last time for which everything was held before the clock was believed.
+pub fn held_back() -> Option<HeldBack> {
+    guard().held_back()
+}
+
+fn wall() -> Stamp {
+    chrono::Utc::now().into()
+}
+
+/// Milliseconds since the machine was booted, suspended time included. Nobody can set it.
+fn since_boot_ms() -> i64 {
+    let time = clock_gettime(ClockId::Boottime);
+    time.tv_sec * 1_000 + time.tv_nsec / 1_000_000
+}
