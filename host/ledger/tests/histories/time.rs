@@ -168,3 +168,29 @@ fn what_the_clocks_guard_held_back_says_so() {
     host.plan();
     assert_eq!(host.verdict(80), "skipped(catch-up)");
 }
+
+/// What another version stored as the next tick is none of this schedule's: it is named anew, and nothing is passed
+/// over without a word.
+#[test]
+fn a_next_tick_that_the_schedule_does_not_name_is_named_anew() {
+    let hourly = JobSpec { timing: Definition::new("0 * * * *", "UTC"), ..spec() };
+    let mut host = Host::new(hourly.clone());
+    assert_eq!(conductor::retime(&host.state), [], "what this version stored it names itself");
+    let named = host.state.job(&name()).unwrap().next.clone().unwrap();
+    let mut other = hourly;
+    other.config.insert("edit".into(), "1".into());
+    let next = tickhost_ledger::rows::NextTick {
+        at: TickAt(named.at.0 - 600),
+        due: TickAt(named.at.0 - 600),
+        local: "1970-01-12T13:50:00+00:00".into(),
+    };
+    let (spec, by) = (Box::new(other), "someone".to_owned());
+    let command = Command::PutJob { job: name(), spec, from_revision: 1, next: Some(next.clone()), by };
+    assert_eq!(host.apply(command), Reply::Done);
+    assert_eq!(conductor::retime(&host.state).len(), 1);
+    // The leader notices by itself when that tick comes.
+    assert!(host.advance_to(next.at.0 - 1_000_000).is_empty());
+    assert_eq!(host.state.job(&name()).unwrap().next, Some(named.clone()));
+    let run = host.advance_to(named.at.0 - 1_000_000).remove(0);
+    assert_eq!(run.launch.tick, named.at);
+}

@@ -102,7 +102,7 @@ pub(super) fn read(f: &mut Fields<'_, '_, '_>, job: &str, dir: &Path, warnings: 
 
 /// Ticks and launches are named in seconds.
 pub(super) fn whole_seconds(f: &mut Fields<'_, '_, '_>, name: &str, ms: u64) -> Option<u32> {
-    if ms % 1_000 != 0 {
+    if !ms.is_multiple_of(1_000) {
         f.problem(name, format!("`{name}` is {ms} ms, expected whole seconds"), None);
         return None;
     }
