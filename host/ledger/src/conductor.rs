@@ -27,11 +27,12 @@ pub const MISSED_AFTER: TimeDelta = TimeDelta::seconds(5);
 /// decisions is about half a megabyte.
 const DECISIONS_MAX: usize = 2_000;
 
-/// How far back ticks that are excluded are passed over one by one; what lies before is told in one range.
+/// Missed ticks that are looked at one by one for those that are made up; what lies before is told in one range.
+/// As many as may be made up, so that only a long row of closed days between them is cut short.
 const LOOK_BACK_MAX: usize = 1_000;
 
-/// How long a tick may lie in the past and still be told apart from its neighbours one by one; more of them
-/// at once than this are decided in the next round.
+/// Ticks that are on time and are decided in one round; the rest come in the next. A job that is due every second
+/// has [`MISSED_AFTER`] of them at the most, unless they are placed later.
 const FRESH_MAX: usize = 100;
 
 /// Parsed schedules, by job and revision. A cache: dropping it loses time, nothing else.
@@ -90,7 +91,11 @@ pub fn retime(state: &State) -> Vec<Command> {
 fn retime_one(name: &JobName, job: &Job, schedule: &Schedule) -> Option<Command> {
     let awaited = job.next.as_ref()?;
     let last = job.last_tick.zip(job.last_local.as_deref());
-    let next = next_tick(schedule, job.cursor.time(), last);
+    let mut next = next_tick(schedule, job.cursor.time(), last);
+    // What is decided ahead of its instant was left out by `first_tick`, where the job was not there yet.
+    while let Some(early) = next.as_ref().filter(|next| next.decided_at().time() <= job.stored_at.time()) {
+        next = next_tick(schedule, early.at.time(), last);
+    }
     let (job, revision, at) = (name.clone(), job.revision, awaited.at);
     (next.as_ref() != Some(awaited)).then_some(Command::Retime { job, revision, awaited: at, next })
 }
