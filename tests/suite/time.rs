@@ -27,7 +27,7 @@ fn explain_says_what_happens_on_the_next_odd_day() {
     let after = ["--after", "2027-01-01T00:00:00Z", "--zone", "Europe/Berlin"];
     let said = |expression: &str| json(&[&["explain", expression], &after[..]].concat());
     let fixed = said("30 2 * * *");
-    assert_eq!(fixed["sentence"], "At 02:30, Europe/Berlin time.");
+    assert_eq!(fixed["sentence"], "At 02:30 every day, Europe/Berlin time.");
     assert_eq!(fixed["odd_day"]["date"], "2027-03-28");
     assert_eq!(fixed["odd_day"]["change"], "the clock goes from 02:00 to 03:00");
     assert!(fixed["odd_day"]["what"].as_str().unwrap().starts_with("due at 03:00, in place of 02:30"), "{fixed}");

@@ -36,7 +36,11 @@ impl Expression {
             }
             Kind::Calendar(calendar) => {
                 let mut text = times(calendar);
-                let days = days(calendar);
+                let days = match days(calendar) {
+                    // Times of a day want to be told of which.
+                    every if every.is_empty() && text.contains(':') && !text.contains("every") => "every day".into(),
+                    days => days,
+                };
                 if !days.is_empty() {
                     let comma = if text.contains(',') { "," } else { "" };
                     let _ = write!(text, "{comma} {days}");
@@ -279,7 +283,7 @@ mod tests {
     #[test]
     fn expressions_read_as_sentences() {
         for (text, expected) in [
-            ("30 2 * * *", "At 02:30"),
+            ("30 2 * * *", "At 02:30 every day"),
             ("0 9,17 * * MON-FRI", "At 09:00 and 17:00 on Monday to Friday"),
             ("* * * * *", "Every minute"),
             ("*/15 * * * *", "Every 15 minutes"),
@@ -300,10 +304,10 @@ mod tests {
             ("0 0 * * FRIL", "At 00:00 on the last Friday of the month"),
             ("0 0 * 1-3,12 1#2", "At 00:00 on the 2nd Monday of the month in January to March and December"),
             ("*/5 * * * * *", "Every 5 seconds"),
-            ("30 0 12 * * * 2027", "At 12:00:30 in 2027"),
+            ("30 0 12 * * * 2027", "At 12:00:30 every day in 2027"),
             ("15,45 * * * *", "At minutes 15 and 45 past the hour"),
             ("0 1/2 * * *", "On the hour, in hours 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21 and 23"),
-            ("0 0 13 * 0-6", "At 00:00"),
+            ("0 0 13 * 0-6", "At 00:00 every day"),
             (
                 "0 0 */5 * */2",
                 "At 00:00 on days 1, 6, 11, 16, 21, 26 and 31 of the month, if it is Tuesday, Thursday, Saturday or Sunday",
