@@ -8,7 +8,8 @@ mod schedule;
 #[tokio::main]
 async fn main() {
     println!(
-        "{} cores; our crates at opt-level 1, dependencies at opt-level 2 (the profile that tests and demo use)",
+        "{} cores; our crates at opt-level 1, dependencies at 2, what has to do with schedules and this program at 3 (the \
+         profile that tests and demo use)",
         std::thread::available_parallelism().map_or(0, usize::from)
     );
     let only: Vec<String> = std::env::args().skip(1).collect();
