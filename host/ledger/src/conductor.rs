@@ -135,6 +135,11 @@ impl Conductor {
             .filter(|name| !self.is_faulted(state, name))
             .take(DECISIONS_MAX)
             .collect();
+        // What was deleted is not kept for ever.
+        if self.schedules.len() > state.job_count() {
+            self.schedules.retain(|name, _| state.job(name).is_some());
+            self.faulted.retain(|name, _| state.job(name).is_some());
+        }
         let mut placement = Placement::new(state);
         self.place_waiting(state, now, &mut placement, &mut plan);
         for name in due {

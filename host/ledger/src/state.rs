@@ -104,6 +104,11 @@ impl State {
         self.graves.get(job)
     }
 
+    /// How many jobs there are.
+    pub fn job_count(&self) -> usize {
+        self.jobs.len()
+    }
+
     /// All jobs, by name.
     pub fn jobs(&self) -> impl DoubleEndedIterator<Item = (&JobName, &Job)> {
         self.jobs.iter()

@@ -2,11 +2,7 @@
 
 use chrono::{DateTime, NaiveDate, NaiveDateTime, TimeDelta, Utc};
 
-use crate::{
-    Schedule, Tick,
-    schedule::Line,
-    zone::{Offsets, Stretch},
-};
+use crate::{Offsets, Schedule, Tick, schedule::Line, zone::Stretch};
 
 /// A day on which the clock changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,9 +119,7 @@ impl Schedule {
     /// The first instant of a local day.
     fn first_instant(&self, date: NaiveDate) -> DateTime<Utc> {
         let wall = date.and_time(chrono::NaiveTime::MIN).and_utc().timestamp();
-        let offsets: &Offsets = self.offsets();
-        let stretch = offsets.reaching(offsets.stretch_at(wall - 2 * 86_400), wall);
-        DateTime::from_timestamp((wall - stretch.offset).max(stretch.begin), 0).unwrap_or_default()
+        DateTime::from_timestamp(self.offsets().first_showing(wall), 0).unwrap_or_default()
     }
 }
 

@@ -291,9 +291,7 @@ impl Schedule {
     /// twice the first.
     fn same_time_on(&self, day: NaiveDate, local: &DateTime<FixedOffset>) -> DateTime<Utc> {
         let wall = day.and_time(local.time()).and_utc().timestamp();
-        let stretch = self.offsets.reaching(self.offsets.stretch_at(wall - 2 * 86_400), wall);
-        let at = (wall - stretch.offset).max(stretch.begin);
-        DateTime::from_timestamp(at, 0).unwrap_or_default()
+        DateTime::from_timestamp(self.offsets.first_showing(wall), 0).unwrap_or_default()
     }
 }
 

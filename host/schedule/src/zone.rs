@@ -171,6 +171,12 @@ impl Offsets {
         stretch
     }
 
+    /// The first instant that shows a wall time or, where it is left out, a later one.
+    pub(crate) fn first_showing(&self, wall: i64) -> i64 {
+        let stretch = self.reaching(self.stretch_at(wall.saturating_sub(2 * DAY)), wall);
+        wall.saturating_sub(stretch.offset).max(stretch.begin)
+    }
+
     fn stretch(&self, index: usize) -> Stretch {
         let (begin, offset) = self.stretches[index];
         let offset = i64::from(offset);
