@@ -100,11 +100,18 @@ impl Journal for NoJournal {
         Box::pin(async { Err(JournalError::Fenced("no effects here".into())) })
     }
 
-    fn kv_get(&self, _name: &str) -> Option<Vec<u8>> {
-        None
+    fn kv_get(
+        &self,
+        _name: String,
+    ) -> std::pin::Pin<Box<dyn Future<Output = Result<Option<Vec<u8>>, JournalError>> + Send + '_>> {
+        Box::pin(async { Ok(None) })
     }
 
-    fn kv_names(&self, _prefix: &str, _cursor: Option<&str>) -> KvPage {
-        KvPage::default()
+    fn kv_names(
+        &self,
+        _prefix: String,
+        _cursor: Option<String>,
+    ) -> std::pin::Pin<Box<dyn Future<Output = Result<KvPage, JournalError>> + Send + '_>> {
+        Box::pin(async { Ok(KvPage::default()) })
     }
 }

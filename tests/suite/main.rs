@@ -6,6 +6,7 @@
 mod bad_input;
 mod cli;
 mod clock;
+mod cluster;
 mod effects;
 mod examples;
 mod fixture;

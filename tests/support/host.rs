@@ -1,14 +1,16 @@
 //! A real `tickhost` as a process of its own.
 
 use std::{
+    ffi::OsString,
     fs::File,
     net::SocketAddr,
     os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
+    process::{Child, Command, ExitStatus, Output, Stdio},
     time::{Duration, Instant},
 };
 
+use rustix::process::Signal;
 use serde_json::Value;
 
 /// A host comes up within this, also on a busy machine that compiles a JavaScript component first.
@@ -69,24 +71,27 @@ impl HostProcess {
     /// # Panics
     /// Where it cannot be started.
     pub fn spawn(options: &HostOptions) -> Self {
-        // The port is free now; nobody else takes loopback ports at random on a test machine in between.
-        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-        let address = listener.local_addr().expect("its address");
-        drop(listener);
+        let address = free_address();
+        let mut arguments: Vec<OsString> = vec!["dev".into()];
+        arguments.extend(options.manifests.iter().map(OsString::from));
+        arguments.extend(["--data".into(), options.data.clone().into(), "--listen".into()]);
+        arguments.push(address.to_string().into());
+        Self::run(arguments, address, options)
+    }
+
+    /// Starts `tickhost serve` with settings that name that address for the API. Returns before it is up.
+    ///
+    /// # Panics
+    /// Where it cannot be started.
+    pub fn serve(config: &Path, address: SocketAddr, options: &HostOptions) -> Self {
+        Self::run(vec!["serve".into(), "--config".into(), config.into()], address, options)
+    }
+
+    fn run(arguments: Vec<OsString>, address: SocketAddr, options: &HostOptions) -> Self {
         let log = File::options().create(true).append(true).open(&options.log).expect("open the host's log");
-        let mut words = options.under.iter().map(std::ffi::OsString::from).chain([binary().into()]);
+        let mut words = options.under.iter().map(OsString::from).chain([binary().into()]);
         let mut command = Command::new(words.next().expect("at least the host itself"));
-        command
-            .args(words)
-            .arg("dev")
-            .args(&options.manifests)
-            .arg("--data")
-            .arg(&options.data)
-            .args(["--listen", &address.to_string()])
-            .env("NO_COLOR", "1")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log);
+        command.args(words).args(arguments).env("NO_COLOR", "1").stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         if let Some(point) = &options.kill_at {
             command.env("TICKHOST_KILL_AT", point);
         }
@@ -103,20 +108,33 @@ impl HostProcess {
     /// When it does not come up, with the end of its log.
     pub async fn start(options: &HostOptions) -> Self {
         let mut host = Self::spawn(options);
+        host.until_up(&options.log).await;
+        host
+    }
+
+    /// Waits until it answers.
+    ///
+    /// # Panics
+    /// When it does not come up, with the end of its log.
+    pub async fn until_up(&mut self, log: &Path) {
         let began = Instant::now();
-        while host.get("/v1/status").await.is_none() {
-            let ended = host.child.try_wait().expect("look at tickhost");
-            let log = std::fs::read_to_string(&options.log).unwrap_or_default();
+        while self.get("/v1/status").await.is_none() {
+            let ended = self.child.try_wait().expect("look at tickhost");
+            let log = std::fs::read_to_string(log).unwrap_or_default();
             let tail: Vec<&str> = log.lines().rev().take(20).collect();
             assert!(ended.is_none() && began.elapsed() < UP_WITHIN, "the host does not come up: {ended:?} {tail:#?}");
             tokio::time::sleep(LOOK_EVERY).await;
         }
-        host
     }
 
     /// Its API.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    /// The client that its API is asked with.
+    pub fn http(&self) -> &reqwest::Client {
+        &self.http
     }
 
     /// Its process.
@@ -170,8 +188,7 @@ impl HostProcess {
     /// # Panics
     /// Where it is gone already.
     pub fn terminate(&self) {
-        let pid = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw).expect("a process");
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("send SIGTERM");
+        self.signal(Signal::TERM);
     }
 
     /// Whether it has ended in good order.
@@ -182,6 +199,23 @@ impl HostProcess {
         let Some(status) = self.child.try_wait().expect("look at tickhost") else { return false };
         assert!(status.success(), "the host ended with {status}");
         true
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Panics
+    /// Where it is gone already.
+    pub fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw).expect("a process");
+        rustix::process::kill_process(pid, signal).expect("send a signal");
+    }
+
+    /// How it has ended, if it has.
+    ///
+    /// # Panics
+    /// Where the machine does not say.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("look at tickhost")
     }
 
     /// `kill -9`, and waits until it is gone.
@@ -195,6 +229,15 @@ impl Drop for HostProcess {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// An address of loopback that is free now; nobody else takes ports at random on a test machine in between.
+///
+/// # Panics
+/// Where there is none.
+pub fn free_address() -> SocketAddr {
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    listener.local_addr().expect("its address")
 }
 
 /// An instant of the API in milliseconds since 1970.

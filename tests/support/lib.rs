@@ -1,6 +1,7 @@
 //! What the demo, the fault tests and the benchmarks share: a real host as a process of its own, and a recorder
 //! outside of it that judges.
 
+pub mod cluster;
 pub mod host;
 pub mod kill;
 pub mod recorder;

@@ -28,6 +28,8 @@ pub struct Received {
     pub key: String,
     /// The body.
     pub body: String,
+    /// When it arrived, in milliseconds since 1970.
+    pub at_ms: i64,
 }
 
 /// How the recorder behaves.
@@ -146,7 +148,8 @@ async fn record(
         let delay = if path.starts_with("/charges") { inner.behaviour.charge_delay } else { Duration::ZERO };
         // Written down on arrival: what arrives counts, whether or not the asker lives to hear the answer.
         let body = String::from_utf8_lossy(&body).into_owned();
-        inner.received.push(Received { method: method.to_string(), path, key, body });
+        let at_ms = chrono::Utc::now().timestamp_millis();
+        inner.received.push(Received { method: method.to_string(), path, key, body, at_ms });
         delay
     };
     tokio::time::sleep(delay).await;

@@ -38,12 +38,13 @@ pub fn held_back() -> Option<HeldBack> {
     guard().held_back()
 }
 
-fn wall() -> Stamp {
+/// The wall clock's time, believed or not.
+pub fn wall() -> Stamp {
     chrono::Utc::now().into()
 }
 
 /// Milliseconds since the machine was booted, suspended time included. Nobody can set it.
-fn since_boot_ms() -> i64 {
+pub fn since_boot_ms() -> i64 {
     let time = clock_gettime(ClockId::Boottime);
     time.tv_sec * 1_000 + time.tv_nsec / 1_000_000
 }

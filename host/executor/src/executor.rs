@@ -2,24 +2,32 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU32},
+    time::Duration,
 };
 
+use futures::future::BoxFuture;
 use tickhost_ledger::{
-    Command, Grant, Reply, RunId,
+    Command, Digest, Reply, RunId, State,
     conductor::{Answer, Witness},
     launch::Outcome,
     rows::Usage,
 };
 use tickhost_replica::{Replica, fault};
-use tickhost_sandbox::{Output, OutputText, RunReport, RunRequest, Sandbox};
-use tokio::sync::oneshot;
+use tickhost_sandbox::{Output, OutputText, RunReport, Sandbox};
+use tokio::sync::{Notify, oneshot};
+use uuid::Uuid;
 
 use crate::{
+    clock::since_boot_ms,
     journal::RunJournal,
-    now,
+    lease::Lease,
+    order::{Dispatch, Floor, Obeyed, Order, SESSION_MS, What},
     table::{RunRow, RunStatus, Table},
 };
+
+/// A start is reported for as long as the session can hold, an end until somebody takes it.
+const REPORT_WITHIN: Duration = Duration::from_millis(SESSION_MS.unsigned_abs());
 
 /// The executor cannot use its table.
 #[derive(Debug, thiserror::Error)]
@@ -29,14 +37,12 @@ pub struct ExecutorError {
     source: std::io::Error,
 }
 
-/// A run to carry out, with all it needs: the executor looks nothing up.
-#[derive(Debug, Clone)]
-pub struct Dispatch {
-    /// Its right to act.
-    pub grant: Grant,
-    /// What to run.
-    pub request: RunRequest,
+fn failed(what: &'static str) -> impl FnOnce(std::io::Error) -> ExecutorError {
+    move |source| ExecutorError { what, source }
 }
+
+/// Sees to it that a component is on this node, from wherever it can be had. An error is a sentence.
+pub type Fetch = Arc<dyn Fn(Digest) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 
 /// The executor of a node. Clones share it.
 #[derive(Clone)]
@@ -44,14 +50,21 @@ pub struct Executor {
     table: Table,
     replica: Replica,
     sandbox: Arc<Sandbox>,
+    fetch: Fetch,
     /// Guests run on threads of their own, apart from Raft's.
     guests: tokio::runtime::Handle,
     live: Arc<Mutex<BTreeMap<RunId, Live>>>,
+    lease: Arc<Lease>,
+    /// Orders are obeyed one after the other: what one of them refuses for ever, the next must not take on.
+    floor: Arc<tokio::sync::Mutex<Floor>>,
+    extended: Arc<Notify>,
 }
 
 struct Live {
     output: Output,
     stop: Option<oneshot::Sender<String>>,
+    /// It is stopped because its session has lapsed: the ledger calls it lost.
+    lapsed: bool,
 }
 
 impl Executor {
@@ -62,13 +75,30 @@ impl Executor {
     pub async fn open(
         replica: Replica,
         sandbox: Arc<Sandbox>,
+        fetch: Fetch,
         guests: tokio::runtime::Handle,
     ) -> Result<Self, ExecutorError> {
-        let table =
-            Table::open(replica.db().clone()).map_err(|source| ExecutorError { what: "read the rows", source })?;
+        let table = Table::open(replica.db().clone()).map_err(failed("read the rows"))?;
         // What is said of earlier runs from here on is on the disk.
         table.sync().await;
-        Ok(Self { table, replica, sandbox, guests, live: Arc::default() })
+        let floor = Arc::new(tokio::sync::Mutex::new(table.floor().map_err(failed("read the floor"))?));
+        let executor = Self {
+            table,
+            replica,
+            sandbox,
+            fetch,
+            guests,
+            live: Arc::default(),
+            lease: Arc::default(),
+            floor,
+            extended: Arc::default(),
+        };
+        tokio::spawn(executor.clone().watch_lease());
+        Ok(executor)
+    }
+
+    fn live(&self) -> MutexGuard<'_, BTreeMap<RunId, Live>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Who answers for this node's runs.
@@ -78,26 +108,142 @@ impl Executor {
 
     /// Runs at this moment.
     pub fn live_count(&self) -> usize {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.live().len()
     }
 
-    /// Takes a run on. A run whose row is there already is refused: it ran, runs, or never will.
+    /// The session with the leader, while it holds.
+    pub fn session(&self) -> Option<Uuid> {
+        self.lease.session(since_boot_ms())
+    }
+
+    /// How many sessions were asked for with this table.
+    ///
+    /// # Errors
+    /// A table that cannot be read.
+    pub fn sequence(&self) -> Result<u64, ExecutorError> {
+        self.table.sequence().map_err(failed("read the count of sessions"))
+    }
+
+    /// The next number for a session that is asked for.
+    ///
+    /// # Errors
+    /// A table that cannot be written.
+    pub async fn next_sequence(&self) -> Result<u64, ExecutorError> {
+        self.table.next_sequence().await.map_err(failed("count the sessions"))
+    }
+
+    /// A leader has granted a session in answer to a question that was asked at that moment, in milliseconds since
+    /// boot. One from below the floor is not taken.
+    ///
+    /// # Errors
+    /// A table that cannot be written.
+    pub async fn hold(&self, leader: Floor, session: Uuid, asked_ms: i64) -> Result<bool, ExecutorError> {
+        let mut floor = self.floor.lock().await;
+        if !self.raise(&mut floor, leader).await? {
+            return Ok(false);
+        }
+        if !self.lease.extend(session, asked_ms, since_boot_ms()) {
+            self.stop_all();
+        }
+        self.extended.notify_one();
+        Ok(true)
+    }
+
+    /// False for a leader from below the floor. A higher one is on the disk before this returns.
+    async fn raise(&self, floor: &mut Floor, leader: Floor) -> Result<bool, ExecutorError> {
+        if leader > *floor {
+            self.table.raise_floor(leader).await.map_err(failed("raise the floor"))?;
+            *floor = leader;
+        }
+        Ok(leader == *floor)
+    }
+
+    /// Stops every guest when the session lapses: by then the leader may give their ticks to somebody else.
+    async fn watch_lease(self) {
+        loop {
+            let now = since_boot_ms();
+            if self.lease.end(now) {
+                tracing::warn!(
+                    runs = self.live_count(),
+                    "the session with the leader has lapsed: every run is stopped"
+                );
+                self.stop_all();
+            }
+            let left = self.lease.until_ms().map(|until| Duration::from_millis((until - now).max(1).unsigned_abs()));
+            // A machine that was suspended wakes up with its timers behind: looked at often, they are not far off.
+            let nap = left.map_or(Duration::from_secs(1), |left| left.min(Duration::from_millis(200)));
+            tokio::select! {
+                () = tokio::time::sleep(nap) => {}
+                () = self.extended.notified() => {}
+            }
+        }
+    }
+
+    fn stop_all(&self) {
+        for live in self.live().values_mut() {
+            live.lapsed = true;
+            if let Some(stop) = live.stop.take() {
+                let _ = stop.send("its session with the leader has lapsed".into());
+            }
+        }
+    }
+
+    /// Does what a leader asks, unless another one has been obeyed since, or the order is for a session that is over.
     ///
     /// # Errors
     /// A table that cannot be read or written.
-    pub fn dispatch(&self, dispatch: Dispatch) -> Result<(), ExecutorError> {
+    pub async fn obey(&self, order: Order) -> Result<Obeyed, ExecutorError> {
+        let mut floor = self.floor.lock().await;
+        if !self.raise(&mut floor, order.leader).await? {
+            let (found, expected) = (order.leader, *floor);
+            return Ok(Obeyed::Refused(format!(
+                "the order is from term {} of epoch {}, and term {} of epoch {} has been obeyed",
+                found.term, found.epoch, expected.term, expected.epoch
+            )));
+        }
+        match order.what {
+            What::Run(dispatches) => {
+                let session = self.session();
+                if session != Some(order.session) {
+                    let found = session.map_or("no session".into(), |id| format!("session {id}"));
+                    return Ok(Obeyed::Refused(format!(
+                        "the run is for session {}, and the executor has {found}",
+                        order.session
+                    )));
+                }
+                dispatches.into_iter().try_for_each(|dispatch| self.dispatch(dispatch))?;
+                Ok(Obeyed::Done)
+            }
+            What::Tell(runs) => {
+                let answers: Result<Vec<Answer>, ExecutorError> = runs.iter().map(|run| self.ask(run)).collect();
+                let answers = answers?;
+                // Every "never" among them is on the disk before it is said.
+                self.table.sync().await;
+                Ok(Obeyed::Told(answers))
+            }
+            What::Stop(runs) => {
+                for (run, why) in runs {
+                    self.stop(&run, why);
+                }
+                Ok(Obeyed::Done)
+            }
+        }
+    }
+
+    /// Takes a run on. A run whose row is there already is refused: it ran, runs, or never will.
+    fn dispatch(&self, dispatch: Dispatch) -> Result<(), ExecutorError> {
         let run = dispatch.request.run.clone();
-        let known = self.table.get(&run).map_err(|source| ExecutorError { what: "read a row", source })?;
+        let known = self.table.get(&run).map_err(failed("read a row"))?;
         if let Some(row) = known {
             tracing::warn!(%run, status = ?row.status, "refuse a run that is known already");
             return Ok(());
         }
         let row = RunRow { run: run.clone(), grant: Some(dispatch.grant), status: RunStatus::Accepted };
-        self.table.put(&row).map_err(|source| ExecutorError { what: "write a row", source })?;
+        self.table.put(&row).map_err(failed("write a row"))?;
         let output = Output::new(dispatch.request.limits.log_bytes);
         let (stop, stopped) = oneshot::channel();
-        let live = Live { output: output.clone(), stop: Some(stop) };
-        self.live.lock().unwrap_or_else(PoisonError::into_inner).insert(run, live);
+        let live = Live { output: output.clone(), stop: Some(stop), lapsed: false };
+        self.live().insert(run, live);
         let executor = self.clone();
         self.guests.spawn(async move { executor.carry_out(dispatch, row, output, stopped).await });
         Ok(())
@@ -109,14 +255,20 @@ impl Executor {
         let journal = Arc::new(RunJournal {
             replica: self.replica.clone(),
             table: self.table.clone(),
+            lease: self.lease.clone(),
             run: run.clone(),
             grant,
             output: output.clone(),
+            calls: AtomicU32::new(0),
             results: Mutex::default(),
         });
-        let report = match self.sandbox.prepare(request.component).await {
-            Err(error) => {
-                RunReport { outcome: Outcome::Trapped { message: error.to_string() }, usage: Usage::default() }
+        let ready = self.ready(request.component).await;
+        let report = match ready {
+            Err(message) => RunReport { outcome: Outcome::Trapped { message }, usage: Usage::default() },
+            // Compiling can take longer than a session.
+            Ok(()) if self.has_lapsed(&run) => {
+                let evidence = "its session with the leader lapsed while the component was made ready".into();
+                RunReport { outcome: Outcome::NeverStarted { evidence }, usage: Usage::default() }
             }
             Ok(()) => {
                 row.status = RunStatus::Running;
@@ -125,42 +277,63 @@ impl Executor {
                 self.table.sync().await;
                 fault::point("run-accepted");
                 let stop = async { stopped.await.unwrap_or_else(|_| "the host is stopping".into()) };
-                let start = self.propose(Command::Start { run: run.clone(), grant });
+                let start = self.report(Command::Start { run: run.clone(), grant }, REPORT_WITHIN);
                 let guest = self.sandbox.run(request, journal.clone(), output.clone(), stop);
                 // The start is committed while the guest runs.
                 let (report, ()) = tokio::join!(guest, async {
-                    start.await;
+                    if start.await == Some(false) {
+                        self.stop(&run, "another attempt has taken its place".into());
+                    }
                     fault::point("start-committed");
                 });
                 report
             }
         };
         let RunReport { outcome, usage } = report;
+        let outcome = match outcome {
+            Outcome::Revoked { message } if self.has_lapsed(&run) => Outcome::Lost { evidence: message },
+            outcome => outcome,
+        };
         let results = journal.take_results();
         row.status = RunStatus::Finished { outcome: outcome.clone(), usage, results: results.clone() };
         self.must(&run, self.table.put_output(&run, &output.text()));
         self.must(&run, self.table.put(&row));
         fault::point("run-finished");
-        // The commit of the end syncs the row too: one write-ahead log.
-        let known = self.propose(Command::End { run: run.clone(), grant, outcome, usage, results }).await;
-        fault::point("end-committed");
-        if known {
-            self.must(&run, self.table.forget(&run));
+        if !self.leads() {
+            // On the leader the commit of the end syncs the row too: one write-ahead log.
+            self.table.sync().await;
         }
-        self.live.lock().unwrap_or_else(PoisonError::into_inner).remove(&run);
+        let end = Command::End { run: run.clone(), grant, outcome, usage, results };
+        while self.report(end.clone(), REPORT_WITHIN).await.is_none() {}
+        fault::point("end-committed");
+        self.must(&run, self.table.forget(&run));
+        self.live().remove(&run);
     }
 
-    /// True once the ledger has it, or has refused it for good.
-    async fn propose(&self, command: Command) -> bool {
-        match self.replica.propose_one(now(), command).await {
+    fn has_lapsed(&self, run: &RunId) -> bool {
+        self.live().get(run).is_some_and(|live| live.lapsed)
+    }
+
+    fn leads(&self) -> bool {
+        *self.replica.leader().borrow() == Some(self.replica.node())
+    }
+
+    async fn ready(&self, component: Digest) -> Result<(), String> {
+        (self.fetch)(component).await?;
+        self.sandbox.prepare(component).await.map_err(|e| e.to_string())
+    }
+
+    /// Whether the ledger took it, or has refused it for good; `None` where it cannot be asked.
+    async fn report(&self, command: Command, within: Duration) -> Option<bool> {
+        match self.replica.proposer().report(command, within).await {
             Ok(Reply::Refused(refusal)) => {
                 tracing::info!(%refusal, "the ledger refused a report");
-                true
+                Some(false)
             }
-            Ok(_) => true,
+            Ok(_) => Some(true),
             Err(error) => {
                 tracing::warn!(%error, "report to the ledger");
-                false
+                None
             }
         }
     }
@@ -173,31 +346,25 @@ impl Executor {
         }
     }
 
-    /// Stops a run, with the reason.
-    pub fn stop(&self, run: &RunId, why: String) {
-        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(stop) = live.get_mut(run).and_then(|live| live.stop.take()) {
+    fn stop(&self, run: &RunId, why: String) {
+        if let Some(stop) = self.live().get_mut(run).and_then(|live| live.stop.take()) {
             let _ = stop.send(why);
         }
     }
 
-    /// What became of a run. A "never" is on the disk before it is said.
-    ///
-    /// # Errors
-    /// A table that cannot be read or written.
-    pub async fn ask(&self, run: &RunId) -> Result<Answer, ExecutorError> {
-        if self.live.lock().unwrap_or_else(PoisonError::into_inner).contains_key(run) {
+    /// What became of a run. A "never" is written, not synced.
+    fn ask(&self, run: &RunId) -> Result<Answer, ExecutorError> {
+        if self.live().contains_key(run) {
             return Ok(Answer::Running);
         }
-        let row = self.table.get(run).map_err(|source| ExecutorError { what: "read a row", source })?;
+        let row = self.table.get(run).map_err(failed("read a row"))?;
         Ok(match row.map(|row| row.status) {
             Some(RunStatus::Finished { outcome, usage, results }) => Answer::Finished { outcome, usage, results },
             Some(RunStatus::Running | RunStatus::Lost) => Answer::Lost,
             Some(RunStatus::Tombstone) => Answer::Never,
             Some(RunStatus::Accepted) | None => {
                 let row = RunRow { run: run.clone(), grant: None, status: RunStatus::Tombstone };
-                self.table.put(&row).map_err(|source| ExecutorError { what: "write a row", source })?;
-                self.table.sync().await;
+                self.table.put(&row).map_err(failed("write a row"))?;
                 Answer::Never
             }
         })
@@ -208,27 +375,43 @@ impl Executor {
     /// # Errors
     /// A table that cannot be read.
     pub fn output(&self, run: &RunId) -> Result<Option<OutputText>, ExecutorError> {
-        if let Some(live) = self.live.lock().unwrap_or_else(PoisonError::into_inner).get(run) {
+        if let Some(live) = self.live().get(run) {
             return Ok(Some(live.output.text()));
         }
         self.table.output(run).map_err(|source| ExecutorError { what: "read an output", source })
     }
 
-    /// Forgets the runs that the ledger does not count on (`is_live` says which it does), and the outputs that
-    /// nobody can ask for any more (`is_kept`). Returns how many of each.
+    /// Forgets the runs that the ledger does not count on any more, and the outputs that nobody can ask for. Returns how
+    /// many of each.
     ///
     /// A tombstone may go once its "never" is in the ledger: the same attempt is not given out again.
     ///
     /// # Errors
-    /// A table that cannot be read or written.
-    pub fn prune(
-        &self,
-        is_live: impl Fn(&RunId) -> bool,
-        is_kept: impl Fn(&str) -> bool,
-    ) -> Result<(usize, usize), ExecutorError> {
-        let here: Vec<RunId> = self.live.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect();
-        let failed = |source| ExecutorError { what: "prune the rows", source };
-        let runs = self.table.prune(|run| here.contains(run) || is_live(run)).map_err(failed)?;
-        Ok((runs, self.table.prune_outputs(is_kept).map_err(failed)?))
+    /// A sentence: a table that cannot be read or written, or a ledger that cannot be asked.
+    pub async fn prune(&self) -> Result<(usize, usize), String> {
+        // In this order: whatever has a row by now was intended before, and the state that is read afterwards knows it.
+        let rows = self.table.rows().map_err(|e| e.to_string())?;
+        let outputs = self.table.outputs().map_err(|e| e.to_string())?;
+        self.replica.catch_up().await.map_err(|e| e.to_string())?;
+        let here: Vec<RunId> = self.live().keys().cloned().collect();
+        let is_live = |state: &State, run: &RunId| {
+            state.launch(&run.launch).is_some_and(|l| l.live().is_some() && l.attempt() == run.attempt)
+        };
+        let settled: Vec<&RunId> = self.replica.read(|state| {
+            rows.iter().map(|row| &row.run).filter(|run| !here.contains(run) && !is_live(state, run)).collect()
+        });
+        let is_kept = |state: &State, run: &str| {
+            let launch = run.rsplit_once('#').and_then(|(launch, _)| launch.parse().ok());
+            launch.is_some_and(|id| state.launch(&id).is_some())
+        };
+        let forgotten: Vec<&String> =
+            self.replica.read(|state| outputs.iter().filter(|run| !is_kept(state, run)).collect());
+        for run in &settled {
+            self.table.forget(run).map_err(|e| e.to_string())?;
+        }
+        for run in &forgotten {
+            self.table.forget_output(run).map_err(|e| e.to_string())?;
+        }
+        Ok((settled.len(), forgotten.len()))
     }
 }

@@ -1,6 +1,12 @@
 //! The ledger as one run sees it.
 
-use std::sync::{Mutex, PoisonError};
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
 use futures::future::BoxFuture;
 use tickhost_ledger::{
@@ -12,17 +18,22 @@ use tickhost_replica::{Replica, fault};
 use tickhost_sandbox::{EffectRequest, Journal, JournalError, KvPage, Output};
 use uuid::Uuid;
 
-use crate::{now, table::Table};
+use crate::{clock::since_boot_ms, lease::Lease, order::SESSION_MS, table::Table};
 
 /// Names in one page of `kv.list-names`. Arbitrary.
 const PAGE_NAMES: usize = 100;
+/// A run that cannot reach the leader waits until its session has lapsed, and is stopped then.
+const REPORT_WITHIN: Duration = Duration::from_millis(SESSION_MS.unsigned_abs());
 
 pub(crate) struct RunJournal {
     pub(crate) replica: Replica,
     pub(crate) table: Table,
+    pub(crate) lease: Arc<Lease>,
     pub(crate) run: RunId,
     pub(crate) grant: Grant,
     pub(crate) output: Output,
+    /// Counts the intents.
+    pub(crate) calls: AtomicU32,
     /// Results that ride with the next commit.
     pub(crate) results: Mutex<Vec<(Uuid, EffectResult)>>,
 }
@@ -38,13 +49,20 @@ impl RunJournal {
         if let Err(error) = self.table.put_output(&self.run, &self.output.text()) {
             tracing::warn!(run = %self.run, %error, "keep a run's output");
         }
-        match self.replica.propose_one(now(), command).await {
+        match self.replica.proposer().report(command, REPORT_WITHIN).await {
             Ok(Reply::Effect(answer)) => Ok(answer),
             Ok(Reply::Refused(refusal @ Refusal::NotANumber { .. })) => Err(JournalError::Invalid(refusal.to_string())),
             Ok(Reply::Refused(refusal)) => Err(JournalError::Fenced(refusal.to_string())),
             Ok(other) => Err(JournalError::Fenced(format!("unexpected answer {other:?}"))),
             Err(error) => Err(JournalError::Fenced(error.to_string())),
         }
+    }
+
+    /// Reads the namespace's store once this node holds all that was committed before.
+    async fn read<R>(&self, read: impl FnOnce(&tickhost_ledger::State, &str) -> R) -> Result<R, JournalError> {
+        let fenced = |e: tickhost_replica::ProposeError| JournalError::Fenced(e.to_string());
+        self.replica.catch_up().await.map_err(fenced)?;
+        Ok(self.replica.read(|state| read(state, &self.run.launch.job.namespace)))
     }
 }
 
@@ -56,6 +74,7 @@ impl Journal for RunJournal {
                 .propose(Command::IntendEffect {
                     run: self.run.clone(),
                     grant: self.grant,
+                    call: self.calls.fetch_add(1, Ordering::Relaxed) + 1,
                     key: effect.key,
                     what: effect.what,
                     fingerprint: effect.fingerprint,
@@ -63,6 +82,10 @@ impl Journal for RunJournal {
                 })
                 .await;
             fault::point("effect-committed");
+            // The commit may have taken longer than the lease: then nothing is sent, and the intent stays in doubt.
+            if answer.is_ok() && self.lease.session(since_boot_ms()).is_none() {
+                return Err(JournalError::Fenced("the session with the leader has lapsed".into()));
+            }
             answer
         })
     }
@@ -83,15 +106,15 @@ impl Journal for RunJournal {
         }))
     }
 
-    fn kv_get(&self, name: &str) -> Option<Vec<u8>> {
-        let namespace = &self.run.launch.job.namespace;
-        self.replica.read(|state| state.kv(namespace, name).map(|value| value.bytes.0.clone()))
+    fn kv_get(&self, name: String) -> BoxFuture<'_, Result<Option<Vec<u8>>, JournalError>> {
+        Box::pin(self.read(move |state, namespace| state.kv(namespace, &name).map(|value| value.bytes.0.clone())))
     }
 
-    fn kv_names(&self, prefix: &str, cursor: Option<&str>) -> KvPage {
-        let namespace = &self.run.launch.job.namespace;
-        let names = self.replica.read(|state| state.kv_names(namespace, prefix, cursor, PAGE_NAMES));
-        let cursor = if names.len() == PAGE_NAMES { names.last().cloned() } else { None };
-        KvPage { names, cursor }
+    fn kv_names(&self, prefix: String, cursor: Option<String>) -> BoxFuture<'_, Result<KvPage, JournalError>> {
+        Box::pin(self.read(move |state, namespace| {
+            let names = state.kv_names(namespace, &prefix, cursor.as_deref(), PAGE_NAMES);
+            let cursor = if names.len() == PAGE_NAMES { names.last().cloned() } else { None };
+            KvPage { names, cursor }
+        }))
     }
 }

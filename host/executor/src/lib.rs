@@ -9,7 +9,9 @@
 pub mod clock;
 mod executor;
 mod journal;
+mod lease;
+pub mod order;
 mod table;
 
 pub use clock::now;
-pub use executor::{Dispatch, Executor, ExecutorError};
+pub use executor::{Executor, ExecutorError, Fetch};

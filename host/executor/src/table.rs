@@ -12,8 +12,13 @@ use tickhost_replica::{
 use tickhost_sandbox::OutputText;
 use uuid::Uuid;
 
-/// The row of the table itself. Runs' names begin with a namespace, so it cannot be one of them.
+use crate::order::Floor;
+
+/// The rows of the table itself. Runs' names begin with a namespace, so they cannot be one of them.
+const OWN: u8 = 0;
 const STORE: &[u8] = b"\0store";
+const SEQUENCE: &[u8] = b"\0sequence";
+const FLOOR: &[u8] = b"\0floor";
 
 /// A run as the executor knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,10 +84,34 @@ impl Table {
         Ok(table)
     }
 
-    fn rows(&self) -> io::Result<Vec<RunRow>> {
+    pub(crate) fn rows(&self) -> io::Result<Vec<RunRow>> {
         let rows = self.db.scan(RUNS, b"")?;
-        let runs = rows.into_iter().filter(|(key, _)| key.as_ref() != STORE);
+        let runs = rows.into_iter().filter(|(key, _)| key.first() != Some(&OWN));
         runs.map(|(_, value)| tickhost_ledger::codec::decode(&value).map_err(io::Error::other)).collect()
+    }
+
+    pub(crate) fn sequence(&self) -> io::Result<u64> {
+        Ok(self.db.get(RUNS, SEQUENCE)?.unwrap_or_default())
+    }
+
+    /// The next number for a session that is asked for. On the disk before it is used.
+    pub(crate) async fn next_sequence(&self) -> io::Result<u64> {
+        let next = self.sequence()? + 1;
+        self.db.put(RUNS, SEQUENCE, &next)?;
+        self.sync().await;
+        Ok(next)
+    }
+
+    /// The leader below which nobody is obeyed.
+    pub(crate) fn floor(&self) -> io::Result<Floor> {
+        Ok(self.db.get(RUNS, FLOOR)?.unwrap_or_default())
+    }
+
+    /// Raises it. On the disk before anything is answered.
+    pub(crate) async fn raise_floor(&self, floor: Floor) -> io::Result<()> {
+        self.db.put(RUNS, FLOOR, &floor)?;
+        self.sync().await;
+        Ok(())
     }
 
     pub(crate) fn get(&self, run: &RunId) -> io::Result<Option<RunRow>> {
@@ -111,27 +140,13 @@ impl Table {
         self.db.get(OUTPUTS, run.to_string().as_bytes())
     }
 
-    /// Forgets runs that `keep` does not want. Returns how many.
-    pub(crate) fn prune(&self, keep: impl Fn(&RunId) -> bool) -> io::Result<usize> {
-        let mut removed = 0;
-        for row in self.rows()? {
-            if !keep(&row.run) {
-                self.forget(&row.run)?;
-                removed += 1;
-            }
-        }
-        Ok(removed)
+    /// The runs that have an output.
+    pub(crate) fn outputs(&self) -> io::Result<Vec<String>> {
+        let keys = self.db.keys(OUTPUTS)?;
+        keys.into_iter().map(|key| String::from_utf8(key.into()).map_err(io::Error::other)).collect()
     }
 
-    /// Removes the outputs of runs that `keep` does not want.
-    pub(crate) fn prune_outputs(&self, keep: impl Fn(&str) -> bool) -> io::Result<usize> {
-        let mut removed = 0;
-        for key in self.db.keys(OUTPUTS)? {
-            if !std::str::from_utf8(&key).is_ok_and(&keep) {
-                self.db.delete(OUTPUTS, &key)?;
-                removed += 1;
-            }
-        }
-        Ok(removed)
+    pub(crate) fn forget_output(&self, run: &str) -> io::Result<()> {
+        self.db.delete(OUTPUTS, run.as_bytes())
     }
 }

@@ -4,6 +4,8 @@
 //! to come. Nobody but the operator knows which clock is right; the host waits for a minute, in which the clock
 //! can be set back, and goes on from there.
 
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
 use crate::ids::Stamp;
 
 /// A step ahead that is no step: clocks are slewed by less, and a process may be stopped between its two readings.
@@ -71,6 +73,83 @@ impl ClockGuard {
     }
 }
 
+/// How far before the median of the voters' clocks a tick may be decided. Clocks that a time service keeps are ten
+/// times closer; beyond it something is wrong.
+pub const AHEAD_MS_MAX: i64 = 500;
+/// A clock that was not heard of for this long is not known.
+const HEARD_MS: i64 = 10_000;
+
+/// The wall clocks of a group, as its leader hears of them.
+///
+/// A message says what its sender's clock showed; it took some time to arrive, so that clock shows at least this much
+/// more by now. Of several messages the one that was fastest says most. Nothing here makes a clock appear ahead of
+/// what it is, so no tick is decided early because of a slow message.
+#[derive(Debug, Default)]
+pub struct VoterClocks {
+    heard: BTreeMap<u64, VecDeque<Heard>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Heard {
+    at_ms: i64,
+    /// The clock less the listener's time since boot.
+    offset_ms: i64,
+}
+
+/// Too few of the voters' clocks are known to tell which of them is right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the clocks of {known} of {voters} nodes that vote are known, and a majority is needed to tell the time; nothing is \
+     decided until more of them are heard"
+)]
+pub struct ClocksUnknown {
+    /// How many are known.
+    pub known: usize,
+    /// Of how many.
+    pub voters: usize,
+}
+
+impl VoterClocks {
+    /// A node's clock showed that, in a message that arrived at that moment by the listener's time since boot.
+    pub fn note(&mut self, node: u64, wall: Stamp, boot_ms: i64) {
+        let heard = self.heard.entry(node).or_default();
+        heard.push_back(Heard { at_ms: boot_ms, offset_ms: wall.0 - boot_ms });
+        while heard.front().is_some_and(|first| first.at_ms < boot_ms - HEARD_MS) {
+            heard.pop_front();
+        }
+    }
+
+    /// What a node's clock shows, at the least.
+    fn shows(&self, node: u64, boot_ms: i64) -> Option<i64> {
+        let heard = self.heard.get(&node)?.iter().filter(|heard| heard.at_ms >= boot_ms - HEARD_MS);
+        heard.map(|heard| heard.offset_ms).max().map(|offset| boot_ms + offset)
+    }
+
+    /// How far a node's clock is ahead of the listener's, in milliseconds; less than nothing where it is behind.
+    pub fn ahead_ms(&self, node: u64, own: Stamp, boot_ms: i64) -> Option<i64> {
+        self.shows(node, boot_ms).map(|shows| shows - own.0)
+    }
+
+    /// The time by which this node may decide: its own clock's, and not more than [`AHEAD_MS_MAX`] before the median
+    /// of the voters'.
+    ///
+    /// # Errors
+    /// Where less than a majority is known.
+    pub fn now(&self, me: u64, voters: &BTreeSet<u64>, own: Stamp, boot_ms: i64) -> Result<Stamp, ClocksUnknown> {
+        let mut shown: Vec<i64> = voters
+            .iter()
+            .filter_map(|node| if *node == me { Some(own.0) } else { self.shows(*node, boot_ms) })
+            .collect();
+        if 2 * shown.len() <= voters.len() {
+            return Err(ClocksUnknown { known: shown.len(), voters: voters.len() });
+        }
+        shown.sort_unstable();
+        // Of two in the middle the one behind: late is better than early.
+        let median = shown[(shown.len() - 1) / 2];
+        Ok(Stamp(own.0.min(median + AHEAD_MS_MAX)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,5 +192,53 @@ mod tests {
         assert!(held_back.covers(Stamp(ahead)) && held_back.covers(Stamp(ahead + 60_000)));
         assert!(!held_back.covers(Stamp(ahead - 1)) && !held_back.covers(Stamp(ahead + 60_001)));
         assert_eq!(guard.look(Stamp(ahead + 61_000), 62_500), None, "it is believed from then on");
+    }
+
+    const VOTERS: [u64; 3] = [1, 2, 3];
+
+    /// Node 1 leads and hears of the others with their clocks that far ahead, a millisecond on the way.
+    fn heard(two_ms: i64, three_ms: i64) -> VoterClocks {
+        let mut clocks = VoterClocks::default();
+        clocks.note(2, Stamp(WALL + two_ms - 1), 1_000);
+        clocks.note(3, Stamp(WALL + three_ms - 1), 1_000);
+        clocks
+    }
+
+    fn now(clocks: &VoterClocks, own_ms: i64) -> Result<i64, ClocksUnknown> {
+        clocks.now(1, &BTreeSet::from(VOTERS), Stamp(WALL + own_ms), 1_000).map(|stamp| stamp.0 - WALL)
+    }
+
+    #[test]
+    fn nothing_is_decided_before_the_median_of_the_voters_beyond_the_bound() {
+        assert_eq!(now(&heard(3, -5), 0), Ok(0), "all agree");
+        assert_eq!(now(&heard(0, 0), 3_600_000), Ok(AHEAD_MS_MAX - 1), "the leader's clock has stepped ahead");
+        assert_eq!(now(&heard(0, 3_600_000), 3_600_000), Ok(3_600_000), "a majority says so");
+        assert_eq!(now(&heard(3_600_000, 3_600_000), 0), Ok(0), "never in the future of the leader's own clock");
+        assert_eq!(now(&heard(0, -3_600_000), 300), Ok(300), "one that is behind stops nobody");
+    }
+
+    #[test]
+    fn without_a_majority_of_clocks_nothing_is_decided() {
+        let mut clocks = VoterClocks::default();
+        assert_eq!(now(&clocks, 0), Err(ClocksUnknown { known: 1, voters: 3 }));
+        clocks.note(2, Stamp(WALL), 1_000 - HEARD_MS - 1);
+        assert_eq!(now(&clocks, 0), Err(ClocksUnknown { known: 1, voters: 3 }), "too long ago");
+        clocks.note(2, Stamp(WALL), 1_000);
+        assert_eq!(now(&clocks, 0), Ok(0));
+    }
+
+    #[test]
+    fn the_fastest_message_says_most() {
+        let mut clocks = heard(0, 0);
+        clocks.note(2, Stamp(WALL - 4_000), 1_000);
+        assert_eq!(clocks.ahead_ms(2, Stamp(WALL), 1_000), Some(-1), "the last one took four seconds");
+    }
+
+    /// The leader's own clock is set while it listens: what it has heard does not move with it.
+    #[test]
+    fn a_step_of_the_leaders_clock_is_seen_at_once() {
+        let clocks = heard(0, 0);
+        assert_eq!(now(&clocks, 86_400_000), Ok(AHEAD_MS_MAX - 1));
+        assert_eq!(now(&clocks, -86_400_000), Ok(-86_400_000));
     }
 }

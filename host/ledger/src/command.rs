@@ -11,6 +11,10 @@ use crate::{
     spec::JobSpec,
 };
 
+/// The newest commands that this version knows. A command that is added raises it, and is proposed only once every
+/// node of the cluster knows it: an older one would have to stop at it.
+pub const FORMAT: u32 = 1;
+
 /// One entry of the log: commands with the leader's stamp, applied in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
@@ -36,13 +40,60 @@ pub enum Command {
         cluster: Uuid,
         /// What all keys are derived under.
         key_domain: Uuid,
+        /// Where the first node's peers will reach it; empty for a host that has none.
+        address: String,
     },
-    /// An executor says who it is. A new session ends the one before.
-    RegisterNode {
+    /// Gives out a right to join.
+    PutToken {
+        /// Of the secret, which nobody but its holder knows.
+        digest: Digest,
+        /// Until when.
+        expires_at: Stamp,
+        /// Whether the node that uses it may vote.
+        voter: bool,
+        /// Who.
+        by: String,
+    },
+    /// A node joins: it gets a number.
+    Admit {
+        /// Of its token's secret.
+        token: Digest,
+        /// Where its peers reach it.
+        address: String,
+        /// Whether it is to vote.
+        voter: bool,
+    },
+    /// A node is reached elsewhere from now on.
+    Move {
+        /// The node.
+        node: u64,
+        /// Where.
+        address: String,
+    },
+    /// A node gets no new runs, or gets them again.
+    Drain {
+        /// The node.
+        node: u64,
+        /// Which of the two.
+        draining: bool,
+        /// Who.
+        by: String,
+    },
+    /// A node leaves for good.
+    Remove {
+        /// The node.
+        node: u64,
+        /// Who.
+        by: String,
+    },
+    /// An executor says who it is and gets a lease. The session before it ends; its runs go on.
+    OpenSession {
         /// The node.
         node: u64,
         /// Its durable table.
         store: Uuid,
+        /// Counts the sessions that were asked for with that table.
+        sequence: u64,
         /// The lease under which it takes dispatches.
         session: Uuid,
         /// Runs at a time.
@@ -53,6 +104,18 @@ pub enum Command {
         tz: String,
         /// Its own version.
         version: String,
+        /// The newest commands that it knows.
+        format: u32,
+    },
+    /// A session has certainly lapsed: its executor has stopped every guest. What it ran is lost, and of what may not
+    /// have begun nobody can say.
+    Lapse {
+        /// The node.
+        node: u64,
+        /// The session.
+        session: Uuid,
+        /// Where that is known from.
+        evidence: String,
     },
     /// A component is stored and checked.
     PutComponent {
@@ -116,6 +179,11 @@ pub enum Command {
         /// The one that it waits for now.
         next: Option<NextTick>,
     },
+    /// Every job waits for the tick that these releases name.
+    Named {
+        /// The tz database's and this program's.
+        by: String,
+    },
     /// Launches by hand: a tick again, or none of the schedule's.
     Trigger {
         /// The launch, with the asker's id.
@@ -175,6 +243,9 @@ pub enum Command {
         run: RunId,
         /// Its right to act.
         grant: Grant,
+        /// Counts the intents of the run: one that is proposed again, because nobody could say what became of it, is
+        /// the same intent.
+        call: u32,
         /// The idempotency key.
         key: Uuid,
         /// For a person.
@@ -268,6 +339,8 @@ pub enum Reply {
     Done,
     /// Nothing to do: it is so already.
     Unchanged,
+    /// The node has this number from now on.
+    Admitted(u64),
     /// The run is intended, with this grant.
     Intended(Grant),
     /// What the run may do with its effect.
@@ -283,6 +356,20 @@ pub enum Refusal {
     /// The cluster has been founded before, or has not.
     #[error("this cluster is founded already")]
     Founded,
+    /// No such node.
+    #[error("there is no node {0} in this cluster; `tickhost nodes` lists them")]
+    NoNode(u64),
+    /// A token that is unknown, used or expired.
+    #[error("the token is {0}; make another one with `tickhost cluster token`")]
+    Token(String),
+    /// A node's executor is not the one that the cluster knows.
+    #[error("node {node}: {why}")]
+    Executor {
+        /// The node.
+        node: u64,
+        /// What is wrong, and what to do.
+        why: String,
+    },
     /// No such job.
     #[error("there is no job `{0}`")]
     NoJob(JobName),

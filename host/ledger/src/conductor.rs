@@ -3,9 +3,13 @@
 //! It advances each job from the tick that the job waits for, never from *now*: a late wake-up still names the
 //! tick it was meant for.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
+use serde::{Deserialize, Serialize};
 use tickhost_schedule::{Next, ParseError, Schedule, Tick};
 
 use crate::{
@@ -13,9 +17,9 @@ use crate::{
     clock::HeldBack,
     command::{Command, DecidedLaunch, DecidedSkip, Decision},
     effect::EffectResult,
-    ids::{JobName, LaunchId, RunId, Stamp, TickAt},
+    ids::{Digest, JobName, LaunchId, RunId, Stamp, TickAt},
     launch::{Outcome, SkipReason, Status},
-    rows::{Attempt, Job, NextTick, Usage},
+    rows::{Attempt, Job, NextTick, Node, Origin, Usage},
     spec::{CatchUp, Overlap},
 };
 
@@ -35,9 +39,26 @@ const LOOK_BACK_MAX: usize = 1_000;
 /// has [`MISSED_AFTER`] of them at the most, unless they are placed later.
 const FRESH_MAX: usize = 100;
 
-/// Parsed schedules, by job and revision. A cache: dropping it loses time, nothing else.
-#[derive(Debug, Default)]
+/// What the leader knows of the executors beside the ledger.
+#[derive(Debug, Clone, Default)]
+pub struct Facts {
+    /// Those that were heard of in the last moments, with the components that they have compiled.
+    pub present: BTreeMap<u64, Arc<BTreeSet<Digest>>>,
+    /// This node. It gets runs where nobody else has room, so that a leader that dies takes few of them along.
+    pub leader: u64,
+}
+
+/// What the leader plans with.
+#[derive(Debug)]
 pub struct Conductor {
+    /// What it knows of the executors.
+    pub facts: Arc<Facts>,
+    /// Launches of missed ticks that are given out in one second over the whole cluster, so that a recovery is no
+    /// stampede.
+    pub catch_up_per_s: u32,
+    /// The second in which missed ticks were given out last, and how many.
+    caught_up: (i64, u32),
+    /// Parsed schedules, by job and revision. A cache: dropping it loses time, nothing else.
     schedules: BTreeMap<JobName, (u64, Schedule)>,
     /// Jobs whose revision cannot be scheduled: said once, and out of the others' way.
     faulted: BTreeMap<JobName, u64>,
@@ -109,6 +130,9 @@ fn local_text(tick: &Tick) -> String {
     tick.local.to_rfc3339_opts(SecondsFormat::Secs, false)
 }
 
+/// Arbitrary: what was missed is spread over some time, and ten thousand jobs still take less than two minutes.
+pub const CATCH_UP_PER_S: u32 = 100;
+
 /// What a conductor wants to have proposed, and when to ask again.
 #[derive(Debug, Default)]
 pub struct Plan {
@@ -118,10 +142,34 @@ pub struct Plan {
     pub faults: Vec<(JobName, String)>,
 }
 
+impl Default for Conductor {
+    fn default() -> Self {
+        Self {
+            facts: Arc::default(),
+            catch_up_per_s: CATCH_UP_PER_S,
+            caught_up: (0, 0),
+            schedules: BTreeMap::new(),
+            faulted: BTreeMap::new(),
+            held_back: None,
+        }
+    }
+}
+
 impl Conductor {
     /// One that knows when the clock was not believed.
     pub fn new(held_back: Option<HeldBack>) -> Self {
         Self { held_back, ..Self::default() }
+    }
+
+    /// Whether one more missed tick may be given out now.
+    fn may_catch_up(&mut self, now: Stamp) -> bool {
+        let second = now.0.div_euclid(1_000);
+        if self.caught_up.0 != second {
+            self.caught_up = (second, 0);
+        }
+        let may = self.caught_up.1 < self.catch_up_per_s;
+        self.caught_up.1 += u32::from(may);
+        may
     }
 
     /// Everything that is to be decided at `now`: ticks that are due, launches that can be given to an
@@ -140,7 +188,8 @@ impl Conductor {
             self.schedules.retain(|name, _| state.job(name).is_some());
             self.faulted.retain(|name, _| state.job(name).is_some());
         }
-        let mut placement = Placement::new(state);
+        let facts = self.facts.clone();
+        let mut placement = Placement::new(state, &facts);
         self.place_waiting(state, now, &mut placement, &mut plan);
         for name in due {
             let Some(job) = state.job(&name) else { continue };
@@ -154,10 +203,12 @@ impl Conductor {
                         rerun: None,
                     });
                     let is_due = decision.launches.first().is_some_and(|launch| launch.tick.due.0 * 1000 <= now.0);
+                    let is_made_up = decision.launches.first().is_some_and(|launch| launch.caught_up);
                     plan.commands.push(Command::Decide(decision));
                     // One entry decides and intends, where nothing of the job is in the way and a place is free.
                     let is_clear = is_due && (job.spec.overlap == Overlap::Allow || state.open(&name).next().is_none());
-                    if let Some(id) = first.filter(|_| is_clear) {
+                    let may_go = is_clear && (!is_made_up || self.may_catch_up(now));
+                    if let Some(id) = first.filter(|_| may_go) {
                         let run = RunId { launch: id, attempt: 1 };
                         plan.commands.extend(placement.place(run, job));
                     }
@@ -171,7 +222,7 @@ impl Conductor {
         plan
     }
 
-    fn place_waiting(&self, state: &State, now: Stamp, placement: &mut Placement, plan: &mut Plan) {
+    fn place_waiting(&mut self, state: &State, now: Stamp, placement: &mut Placement<'_>, plan: &mut Plan) {
         let expired = state.expired(now).take(DECISIONS_MAX);
         plan.commands.extend(
             expired.map(|(start_by, id)| Command::Expire { launch: id.clone(), clock: self.was_held_back(start_by) }),
@@ -184,6 +235,10 @@ impl Conductor {
             if launch.status == Status::Due && launch.is_placed_later() {
                 plan.commands.push(Command::Enter { launch: id.clone() });
             } else if now <= launch.start_by && state.is_at_the_front(id, now) {
+                let is_made_up = launch.origin == Origin::Schedule { caught_up: true } && launch.attempts.is_empty();
+                if is_made_up && !self.may_catch_up(now) {
+                    continue;
+                }
                 let run = RunId { launch: id.clone(), attempt: launch.attempt() + 1 };
                 plan.commands.extend(placement.place(run, job));
             }
@@ -201,7 +256,10 @@ impl Conductor {
     /// When [`Conductor::plan`] has something to do after `now`, if nothing else happens before.
     pub fn wake_at(&self, state: &State, now: Stamp) -> Option<Stamp> {
         let next_tick = state.due().find(|(_, name)| !self.is_faulted(state, name)).map(|(at, _)| Stamp(at.0 * 1000));
-        next_tick.into_iter().chain(state.next_timer(now)).min()
+        // Whether anything waits for it is not looked up: it is a second at the most.
+        let rate = (self.caught_up == (now.0.div_euclid(1_000), self.catch_up_per_s))
+            .then(|| Stamp((now.0.div_euclid(1_000) + 1) * 1_000));
+        next_tick.into_iter().chain(state.next_timer(now)).chain(rate).min()
     }
 
     /// Decides every tick of a job up to `now`: what a change of the job needs in its own entry.
@@ -315,31 +373,34 @@ fn after(schedule: &Schedule, from: DateTime<Utc>) -> impl Iterator<Item = Tick>
 }
 
 /// Free places, as they are while a plan is made.
-struct Placement {
-    nodes: Vec<Place>,
+struct Placement<'a> {
+    nodes: Vec<Place<'a>>,
 }
 
-struct Place {
+struct Place<'a> {
     node: u64,
+    warm: &'a BTreeSet<Digest>,
+    is_leader: bool,
     session: uuid::Uuid,
     runs: u32,
     memory_bytes: u64,
 }
 
-impl Placement {
-    fn new(state: &State) -> Self {
-        let nodes = state
-            .nodes()
-            .map(|(id, node)| {
-                let (runs, bytes) = state.reserved(*id);
-                Place {
-                    node: *id,
-                    session: node.session,
-                    runs: node.runs_max.saturating_sub(runs),
-                    memory_bytes: node.memory_bytes_max.saturating_sub(bytes),
-                }
+impl<'a> Placement<'a> {
+    fn new(state: &State, facts: &'a Facts) -> Self {
+        let place = |(id, node): (&u64, &Node)| {
+            let executor = node.executor.as_ref().filter(|_| !node.draining)?;
+            let (runs, bytes) = state.reserved(*id);
+            Some(Place {
+                node: *id,
+                warm: facts.present.get(id)?,
+                is_leader: *id == facts.leader,
+                session: executor.session?,
+                runs: executor.runs_max.saturating_sub(runs),
+                memory_bytes: executor.memory_bytes_max.saturating_sub(bytes),
             })
-            .collect();
+        };
+        let nodes = state.nodes().filter_map(place).collect();
         Self { nodes }
     }
 
@@ -347,11 +408,13 @@ impl Placement {
         self.nodes.iter().all(|place| place.runs == 0 || place.memory_bytes == 0)
     }
 
-    /// The node with the most free places that has the memory.
+    /// The node that has the memory: one with the component's code before one without, another than the leader's
+    /// before that, and then the one with the most free places.
     fn place(&mut self, run: RunId, job: &Job) -> Option<Command> {
         let memory = job.spec.limits.memory_bytes;
-        let fits = |place: &&mut Place| place.runs > 0 && place.memory_bytes >= memory;
-        let place = self.nodes.iter_mut().filter(fits).max_by_key(|place| place.runs)?;
+        let fits = |place: &&mut Place<'_>| place.runs > 0 && place.memory_bytes >= memory;
+        let rank = |place: &&mut Place<'_>| (place.warm.contains(&job.spec.component), !place.is_leader, place.runs);
+        let place = self.nodes.iter_mut().filter(fits).max_by_key(rank)?;
         place.runs -= 1;
         place.memory_bytes -= memory;
         Some(Command::Intend { run, node: place.node, session: place.session })
@@ -359,7 +422,7 @@ impl Placement {
 }
 
 /// What an executor says about a run that it was asked for by name.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
     /// It is running.
     Running,
@@ -389,11 +452,11 @@ pub struct Witness {
 
 /// Runs that were given to a node in an earlier session and of which the ledger does not know the end.
 pub fn unresolved(state: &State, node: u64) -> Vec<RunId> {
-    let Some(session) = state.node(node).map(|n| n.session) else { return Vec::new() };
+    let session = state.session(node);
     let earlier = |id: &LaunchId| {
         let launch = state.launch(id)?;
         let attempt = launch.live()?;
-        (attempt.node == node && attempt.session != session)
+        (attempt.node == node && Some(attempt.session) != session)
             .then(|| RunId { launch: id.clone(), attempt: launch.attempt() })
     };
     state.all_open().filter_map(earlier).collect()

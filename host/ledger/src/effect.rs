@@ -40,6 +40,8 @@ pub struct EffectIntent {
     pub rerun: Option<Uuid>,
     /// The attempt.
     pub attempt: u32,
+    /// Which of its calls.
+    pub call: u32,
     /// The leader's stamp.
     pub at: Stamp,
 }

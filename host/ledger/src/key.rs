@@ -5,12 +5,13 @@
 //! are no part of it: a hot-fixed retry keeps its keys. Golden vectors in `tests/data/keys.json` pin the form;
 //! it must never change.
 
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::ids::{JobName, TickAt};
 
 /// Where the keys of one launch come from.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeySource {
     /// The cluster's key domain; it outlives restores.
     pub domain: Uuid,

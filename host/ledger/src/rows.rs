@@ -22,6 +22,10 @@ pub struct Cluster {
     pub key_domain: Uuid,
     /// The highest stamp seen. It serves order and retention, nothing else.
     pub time: Stamp,
+    /// The number of the next node: none is given twice.
+    pub next_node: u64,
+    /// Which releases of the tz database and of this program have named the ticks that jobs wait for.
+    pub names: String,
 }
 
 /// A component that may run. Its bytes lie beside the database, under their digest.
@@ -192,6 +196,9 @@ pub struct Attempt {
     pub intended_at: Stamp,
     /// When its start was committed.
     pub started_at: Option<Stamp>,
+    /// Why it is to be stopped, if it is: told again by every new leader until it has ended.
+    #[serde(default)]
+    pub revoked: Option<String>,
     /// Its end.
     pub ended: Option<Ended>,
 }
@@ -250,13 +257,32 @@ pub struct Folded {
     pub other: u64,
 }
 
-/// An executor.
+/// A member of the cluster. The first one is there from the founding; the others came with a token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
-    /// Its durable table.
+    /// Where its peers reach it, `host:port`; empty for a host that has no peers.
+    pub address: String,
+    /// Whether it votes, or is to. The others execute.
+    pub voter: bool,
+    /// It gets no new runs.
+    pub draining: bool,
+    /// Since when.
+    pub admitted_at: Stamp,
+    /// Who let it in.
+    pub by: String,
+    /// What its executor said of itself; `None` until it has for the first time.
+    pub executor: Option<Executor>,
+}
+
+/// The executor of a node, as it last said who it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Executor {
+    /// Its durable table. A node keeps it for life: with another one it would not know what it ran.
     pub store: Uuid,
-    /// The lease under which it takes dispatches; new at each start.
-    pub session: Uuid,
+    /// Counts the sessions that were asked for with that table: one that goes back is a copy, or a disk that did.
+    pub sequence: u64,
+    /// The lease under which it takes dispatches; `None` once it has lapsed.
+    pub session: Option<Uuid>,
     /// Runs at a time.
     pub runs_max: u32,
     /// Bytes of guest memory at a time.
@@ -265,8 +291,21 @@ pub struct Node {
     pub tz: String,
     /// Its own version.
     pub version: String,
-    /// Since when.
-    pub registered_at: Stamp,
+    /// The newest commands that it knows ([`crate::command::FORMAT`]).
+    pub format: u32,
+    /// Since when it has this session.
+    pub opened_at: Stamp,
+}
+
+/// A right to join that somebody may use once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Token {
+    /// Until when.
+    pub expires_at: Stamp,
+    /// Whether the node that uses it may vote.
+    pub voter: bool,
+    /// Who gave it out.
+    pub by: String,
 }
 
 /// A value of the key-value store.

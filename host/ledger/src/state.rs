@@ -6,20 +6,22 @@ mod history;
 mod index;
 mod jobs;
 mod launches;
+mod nodes;
 
 use std::{collections::BTreeSet, ops::Bound};
 
 use uuid::Uuid;
 
 use self::index::Index;
+pub use self::nodes::{FIRST_NODE, check_table};
 use crate::{
     codec::CodecError,
     command::{Output, Reply},
     effect::{Effect, EffectId},
-    ids::{Digest, JobName, LaunchId, Stamp, TickAt},
+    ids::{Digest, JobName, LaunchId, RunId, Stamp, TickAt},
     key::KeySource,
     launch::Policy,
-    rows::{Cluster, Component, Folded, Grave, Job, KvValue, Launch, Node, Origin, SkippedRange},
+    rows::{Cluster, Component, Folded, Grave, Job, KvValue, Launch, Node, Origin, SkippedRange, Token},
     spec::Overlap,
     table::{RowChange, Table},
 };
@@ -30,6 +32,7 @@ pub struct State {
     cluster: Table<(), Cluster>,
     components: Table<Digest, Component>,
     nodes: Table<u64, Node>,
+    tokens: Table<Digest, Token>,
     jobs: Table<JobName, Job>,
     graves: Table<JobName, Grave>,
     launches: Table<LaunchId, Launch>,
@@ -76,6 +79,7 @@ impl Default for State {
             folded: Table::new(8),
             effects: Table::new(9),
             kv: Table::new(10),
+            tokens: Table::new(11),
             hash: 0,
             index: Index::default(),
         }
@@ -119,6 +123,11 @@ impl State {
         self.components.get(digest)
     }
 
+    /// The components.
+    pub fn components(&self) -> impl Iterator<Item = &Digest> {
+        self.components.iter().map(|(digest, _)| digest)
+    }
+
     /// A node.
     pub fn node(&self, node: u64) -> Option<&Node> {
         self.nodes.get(&node)
@@ -127,6 +136,26 @@ impl State {
     /// All nodes.
     pub fn nodes(&self) -> impl Iterator<Item = (&u64, &Node)> {
         self.nodes.iter()
+    }
+
+    /// The session of a node's executor.
+    pub fn session(&self, node: u64) -> Option<Uuid> {
+        self.node(node)?.executor.as_ref()?.session
+    }
+
+    /// What commands every node of the cluster knows, as far as they have said.
+    pub fn format(&self) -> u32 {
+        let said = self.nodes().filter_map(|(_, node)| node.executor.as_ref().map(|executor| executor.format));
+        said.min().unwrap_or(crate::command::FORMAT)
+    }
+
+    /// Runs that are to be stopped and have not ended.
+    pub fn revoked(&self) -> impl Iterator<Item = (RunId, &str)> {
+        self.all_open().filter_map(|id| {
+            let launch = self.launches.get(id)?;
+            let why = launch.live()?.revoked.as_deref()?;
+            Some((RunId { launch: id.clone(), attempt: launch.attempt() }, why))
+        })
     }
 
     /// Runs and bytes of guest memory reserved on a node.
@@ -296,6 +325,7 @@ impl State {
             8 => self.folded.load(key, value),
             9 => self.effects.load(key, value),
             10 => self.kv.load(key, value),
+            11 => self.tokens.load(key, value),
             tag => return Err(ApplyError::UnknownTable(tag)),
         }?;
         self.hash = self.hash.wrapping_add(hash);

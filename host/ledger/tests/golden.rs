@@ -86,7 +86,10 @@ fn commands() -> Vec<(&'static str, Command)> {
         retry: Retry::NEVER,
     };
     vec![
-        ("found", Command::Found { cluster: Uuid::from_u128(1), key_domain: Uuid::from_u128(2) }),
+        (
+            "found",
+            Command::Found { cluster: Uuid::from_u128(1), key_domain: Uuid::from_u128(2), address: "a:7879".into() },
+        ),
         (
             "put-job",
             Command::PutJob {
@@ -120,6 +123,22 @@ fn commands() -> Vec<(&'static str, Command)> {
                 next: Some(tick(1_789_696_800)),
             }),
         ),
+        ("admit", Command::Admit { token: Digest::of(b"secret"), address: "b:7879".into(), voter: true }),
+        (
+            "open-session",
+            Command::OpenSession {
+                node: 2,
+                store: Uuid::from_u128(6),
+                sequence: 4,
+                session: Uuid::from_u128(7),
+                runs_max: 100,
+                memory_bytes_max: 1 << 30,
+                tz: "2026a".into(),
+                version: "0.1.0".into(),
+                format: 1,
+            },
+        ),
+        ("lapse", Command::Lapse { node: 2, session: Uuid::from_u128(7), evidence: "no ask since".into() }),
         ("intend", Command::Intend { run: run(), node: 1, session: Uuid::from_u128(3) }),
         ("start", Command::Start { run: run(), grant }),
         (

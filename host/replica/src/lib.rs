@@ -8,12 +8,21 @@
 
 pub mod db;
 pub mod fault;
+pub mod identity;
+pub mod join;
+mod listen;
 mod log;
 mod machine;
 mod network;
+mod peers;
+mod propose;
 mod raft;
 mod replica;
 
 pub use db::{Db, OpenError};
+pub use identity::Identity;
+pub use listen::Caller;
 pub use machine::AppliedOutputs;
-pub use replica::{ProposeError, RaftStatus, Replica};
+pub use peers::{CallError, Peers};
+pub use propose::{ProposeError, Proposer};
+pub use replica::{RaftStatus, Replica, Setup};

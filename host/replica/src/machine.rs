@@ -4,7 +4,7 @@
 use std::{
     fs::File,
     io::{self, BufReader, BufWriter, Read, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, PoisonError, RwLock},
 };
 
@@ -166,7 +166,7 @@ impl RaftStateMachine<Types> for Machine {
             }
         }
         let mark = AppliedMark { last: meta.last_log_id, membership: meta.last_membership.clone(), generation };
-        let snapshot = SnapshotMark { meta: meta.clone(), file: snapshot.0 };
+        let snapshot = SnapshotMark { meta: meta.clone(), file: keep(&self.db, meta, &snapshot.0)? };
         let family = self.db.family(META)?;
         batch.put_cf(&family, APPLIED, codec::encode(&mark).map_err(io::Error::other)?);
         batch.put_cf(&family, SNAPSHOT, codec::encode(&snapshot).map_err(io::Error::other)?);
@@ -175,6 +175,7 @@ impl RaftStateMachine<Types> for Machine {
         let state = load_state(&self.db, generation)?;
         *self.state.write().unwrap_or_else(PoisonError::into_inner) = state;
         self.mark = mark;
+        remove_other_snapshots(&snapshot)?;
         let mut cleanup = WriteBatch::default();
         let (from, to) = (0_u64.to_be_bytes(), generation.to_be_bytes());
         cleanup.delete_range_cf(&self.db.family(STATE)?, from, to);
@@ -215,10 +216,7 @@ fn write_snapshot(db: &Db) -> io::Result<SnapshotMark> {
         Some(bytes) => codec::decode(&bytes).map_err(io::Error::other)?,
         None => AppliedMark::default(),
     };
-    let dir = db.dir().join("snapshots");
-    std::fs::create_dir_all(&dir)?;
-    let index = applied.last.map_or(0, |id| id.index);
-    let file = dir.join(format!("{index:020}-{}.snapshot", uuid::Uuid::new_v4().simple()));
+    let file = snapshot_path(db, applied.last)?;
     let mut writer = BufWriter::new(File::create(&file)?);
     let prefix = applied.generation.to_be_bytes();
     let mode = IteratorMode::From(&prefix, rocksdb::Direction::Forward);
@@ -233,6 +231,21 @@ fn write_snapshot(db: &Db) -> io::Result<SnapshotMark> {
     writer.into_inner().map_err(|e| e.into_error())?.sync_all()?;
     let meta = SnapshotMetaOf::<Types> { last_log_id: applied.last, last_membership: applied.membership };
     Ok(SnapshotMark { meta, file })
+}
+
+/// A new name among the snapshots.
+fn snapshot_path(db: &Db, last: Option<LogIdOf<Types>>) -> io::Result<PathBuf> {
+    let dir = db.dir().join("snapshots");
+    std::fs::create_dir_all(&dir)?;
+    let index = last.map_or(0, |id| id.index);
+    Ok(dir.join(format!("{index:020}-{}.snapshot", uuid::Uuid::new_v4().simple())))
+}
+
+/// Takes a snapshot that was received among the node's own.
+fn keep(db: &Db, meta: &SnapshotMetaOf<Types>, received: &Path) -> io::Result<PathBuf> {
+    let path = snapshot_path(db, meta.last_log_id)?;
+    std::fs::rename(received, &path)?;
+    Ok(path)
 }
 
 fn read_part(reader: &mut impl Read) -> io::Result<Option<Vec<u8>>> {

@@ -1,54 +1,50 @@
-//! A node's part in the group: proposing, reading, and knowing whether it leads.
+//! A node's part in the group: taking part, reading, and knowing whether it leads. Proposing is beside.
 
 use std::{
-    collections::BTreeMap,
-    path::Path,
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
     sync::{Arc, PoisonError, RwLock},
     time::Duration,
 };
 
+use axum::Router;
 use openraft::{
-    Config, Raft, RaftMetrics, ServerState, SnapshotPolicy,
+    BasicNode, ChangeMembers, Config, Raft, RaftMetrics, ReadPolicy, ServerState, SnapshotPolicy,
     alias::LogIdOf,
-    async_runtime::WatchReceiver,
-    errors::{ClientWriteError, Fatal},
-    impls::ProgressResponder,
-    raft::ClientWriteResult,
+    async_runtime::{Instant as _, WatchReceiver},
+    errors::ClientWriteError,
 };
-use tickhost_ledger::{Command, Entry, Reply, Stamp, State, command::Stamped};
-use tokio::sync::{mpsc, oneshot, watch};
+use tickhost_ledger::{Stamp, State};
+use tokio::{
+    net::TcpListener,
+    sync::{mpsc, watch},
+};
 
 use crate::{
     db::{Db, OpenError},
-    fault,
+    identity::Identity,
+    listen,
     log::LogStore,
     machine::{AppliedOutputs, Machine},
-    network::NoPeers,
-    raft::{Request, Types},
+    network::{self, Network},
+    peers::Peers,
+    propose::{self, ProposeError, Proposer},
+    raft::Types,
 };
 
-/// Commands in one entry: beyond it the rest rides in the next. About a megabyte.
-const COMMANDS_MAX: usize = 4_096;
-/// Proposals that wait: beyond it proposers wait, so that memory stays bounded.
-const PROPOSALS_MAX: usize = 65_536;
+pub(crate) type LedgerRaft = Raft<Types, Machine>;
 
-type LedgerRaft = Raft<Types, Machine>;
-
-/// A proposal that was not answered with replies.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ProposeError {
-    /// It was not appended; somebody else may lead.
-    #[error("this node does not lead{}", match .leader { Some(id) => format!("; node {id} does"), None => "; there is no leader".into() })]
-    NotLeader {
-        /// Who leads, if anyone is known to.
-        leader: Option<u64>,
-    },
-    /// Leadership ended before it was committed: it may yet be.
-    #[error("leadership ended before the proposal was committed; it may or may not take effect")]
-    Unknown,
-    /// The node is stopping.
-    #[error("the node has stopped: {0}")]
-    Stopped(String),
+/// What a node's part rests on.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// The data directory.
+    pub dir: PathBuf,
+    /// The number in the cluster.
+    pub node: u64,
+    /// What it proves that with; `None` for a host that has no peers.
+    pub identity: Option<Arc<Identity>>,
+    /// The time for stamps.
+    pub clock: fn() -> Stamp,
 }
 
 /// How the node stands in its group.
@@ -64,6 +60,8 @@ pub struct RaftStatus {
     pub leader: Option<u64>,
     /// The last log index.
     pub last_index: Option<u64>,
+    /// The last committed index that this node knows of.
+    pub committed_index: Option<u64>,
     /// The last applied index.
     pub applied_index: Option<u64>,
     /// The index of the last snapshot.
@@ -76,27 +74,36 @@ pub struct Replica {
     raft: LedgerRaft,
     db: Db,
     state: Arc<RwLock<State>>,
-    proposals: mpsc::Sender<Proposal>,
+    proposer: Proposer,
+    peers: Peers,
     leading: watch::Receiver<Option<u64>>,
+    leader: watch::Receiver<Option<u64>>,
     node: u64,
+    incoming: Arc<PathBuf>,
 }
 
-struct Proposal {
-    commands: Vec<Stamped>,
-    replies: oneshot::Sender<Result<Vec<Reply>, ProposeError>>,
-}
+/// A leader hears from the others this often, and they from it.
+const HEARTBEAT_MS: u64 = 80;
+/// A follower that hears nothing for the longer of the two stands for election a random time between them later.
+/// Above what a sync takes on a busy disk, and a take-over still takes less than a second.
+const ELECTION_MS: (u64, u64) = (250, 450);
+/// How long nobody else can lead after a quorum has heard from the leader.
+const LEASE: Duration = Duration::from_millis(ELECTION_MS.1);
+/// Clocks of machines do not run equally fast.
+const DRIFT: f64 = 0.01;
+/// A transfer is an election without the waiting.
+const TRANSFER_WITHIN: Duration = Duration::from_secs(2);
 
 fn config() -> Config {
     Config {
         cluster_name: "tickhost".into(),
-        // Well above the stalls of a sync on a busy disk, and a take-over still within about a second.
-        heartbeat_interval: 150,
-        election_timeout_min: 700,
-        election_timeout_max: 1_000,
+        heartbeat_interval: HEARTBEAT_MS,
+        election_timeout_min: ELECTION_MS.0,
+        election_timeout_max: ELECTION_MS.1,
         enable_pre_vote: Some(true),
         // A restarted leader starts a new term: what it left open is resolved, never taken for its own.
         enable_leader_restore: Some(false),
-        quorum_loss_probe_interval: Some(2_000),
+        quorum_loss_probe_interval: Some(1_000),
         removed_leader_step_down: openraft::StepDownPolicy::After(1_000),
         snapshot_policy: SnapshotPolicy::LogsSinceLast(10_000),
         max_in_snapshot_log_to_keep: 5_000,
@@ -106,38 +113,103 @@ fn config() -> Config {
 }
 
 impl Replica {
-    /// Opens the database in a directory and takes part as its only voter, founding the group if it is new.
-    /// Returns what applied entries ask the leader to do.
+    /// Opens the database in a directory and takes part. Returns what applied entries ask the leader to do.
     ///
     /// # Errors
-    /// A directory that cannot be used, or that belongs to a node of a larger group.
-    pub async fn open_single(
-        dir: &Path,
-        node: u64,
-    ) -> Result<(Self, mpsc::UnboundedReceiver<AppliedOutputs>), OpenError> {
-        let db = Db::open(dir)?;
-        let failed = |why: String| OpenError::Raft { dir: dir.to_owned(), why };
+    /// A directory that cannot be used.
+    pub async fn open(setup: Setup) -> Result<(Self, mpsc::UnboundedReceiver<AppliedOutputs>), OpenError> {
+        let Setup { dir, node, identity, clock } = setup;
+        let db = Db::open(&dir)?;
+        let failed = |why: String| OpenError::Raft { dir: dir.clone(), why };
         let (outputs, outputs_receiver) = mpsc::unbounded_channel();
         let machine = Machine::open(db.clone(), outputs)?;
         let log = LogStore::open(db.clone())?;
         let state = machine.state();
         let config = Arc::new(config().validate().map_err(|e| failed(e.to_string()))?);
-        let raft = LedgerRaft::new(node, config, NoPeers, log, machine).await.map_err(|e| failed(e.to_string()))?;
-        if !raft.is_initialized().await.map_err(|e| failed(e.to_string()))? {
-            let members = BTreeMap::from([(node, openraft::BasicNode::default())]);
-            raft.initialize(members).await.map_err(|e| failed(e.to_string()))?;
+        let peers = Peers::new(identity);
+        let raft = LedgerRaft::new(node, config, Network(peers.clone()), log, machine).await;
+        let raft = raft.map_err(|e| failed(e.to_string()))?;
+        let (leading, leader) = watch_leader(&raft, node, peers.clone());
+        let proposer = Proposer::start(raft.clone(), node, peers.clone(), leader.clone(), clock);
+        let incoming = Arc::new(dir.join("incoming"));
+        // What an earlier process has received in part.
+        let _ = std::fs::remove_dir_all(incoming.as_path());
+        let replica = Self { raft, db, state, proposer, peers, leading, leader, node, incoming };
+        // Asked of Raft itself: what it publishes lags a moment behind.
+        let voters = replica.raft.with_raft_state(|state| state.membership_state.effective().voter_ids().collect());
+        let voters: BTreeSet<u64> = voters.await.map_err(|e| failed(e.to_string()))?;
+        if voters == BTreeSet::from([node]) {
+            replica.lead_alone(&dir).await?;
         }
-        // Nobody else can hold a lease, so there is nothing to wait for.
-        raft.trigger().elect(false).await.map_err(|e| failed(e.to_string()))?;
-        raft.wait(Some(Duration::from_secs(10)))
+        Ok((replica, outputs_receiver))
+    }
+
+    /// Founds a group with this node as its only voter. Nothing where there is one.
+    ///
+    /// # Errors
+    /// A directory that cannot be used.
+    pub async fn found(&self, address: &str) -> Result<(), OpenError> {
+        let dir = self.db.dir();
+        let failed = |why: String| OpenError::Raft { dir: dir.to_owned(), why };
+        if self.raft.is_initialized().await.map_err(|e| failed(e.to_string()))? {
+            return Ok(());
+        }
+        let members = BTreeMap::from([(self.node, BasicNode::new(address))]);
+        self.raft.initialize(members).await.map_err(|e| failed(e.to_string()))?;
+        self.lead_alone(dir).await
+    }
+
+    /// Nobody else can hold a lease, so there is nothing to wait for.
+    async fn lead_alone(&self, dir: &Path) -> Result<(), OpenError> {
+        let failed = |why: String| OpenError::Raft { dir: dir.to_owned(), why };
+        self.raft.trigger().elect(false).await.map_err(|e| failed(e.to_string()))?;
+        let node = self.node;
+        self.raft
+            .wait(Some(Duration::from_secs(10)))
             .metrics(|now| leading_term(now, node).is_some(), "lead the group of one")
             .await
             .map_err(|e| failed(e.to_string()))?;
-        let (proposals, queue) = mpsc::channel(PROPOSALS_MAX);
-        tokio::spawn(propose_all(raft.clone(), queue));
-        let leading = watch_leading(&raft, node);
-        let replica = Self { raft, db, state, proposals, leading, node };
-        Ok((replica, outputs_receiver))
+        Ok(())
+    }
+
+    /// Answers peers until the process ends. `members` is for nodes of the cluster only, `public` also for somebody
+    /// who has a token.
+    ///
+    /// # Errors
+    /// A host without an identity.
+    pub async fn serve(&self, listener: TcpListener, members: Router, public: Router) -> std::io::Result<()> {
+        let identity = self.peers.identity().cloned();
+        let identity = identity.ok_or_else(|| std::io::Error::other("this host has no certificate"))?;
+        if self.raft.is_initialized().await.map_err(std::io::Error::other)? {
+            // What this node had granted before it was restarted, it has forgotten: it votes for nobody before that
+            // is over.
+            tokio::time::sleep(LEASE).await;
+        }
+        let receiver = network::Receiver { raft: self.raft.clone(), incoming: self.incoming.clone() };
+        let members = members.merge(network::routes(receiver)).merge(propose::routes(self.clone()));
+        let (replica, state) = (self.clone(), self.state.clone());
+        let is_member = move |node| {
+            let known = state.read().unwrap_or_else(PoisonError::into_inner).node(node).is_some();
+            // A node that has only just joined knows of nobody yet but those that its log names.
+            known || replica.knows(node)
+        };
+        listen::serve(listener, identity, members, public, is_member).await
+    }
+
+    /// Whether this node has a log: one that has only just joined, or was wiped, has none.
+    ///
+    /// # Errors
+    /// Where it has stopped.
+    pub async fn has_log(&self) -> Result<bool, ProposeError> {
+        self.raft.is_initialized().await.map_err(|e| ProposeError::Stopped(e.to_string()))
+    }
+
+    fn knows(&self, node: u64) -> bool {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let membership = metrics.membership_config.membership();
+        // Before its first entry it is told by whoever it has joined; that one has shown the cluster's certificate.
+        membership.get_node(&node).is_some() || membership.nodes().next().is_none()
     }
 
     /// This node.
@@ -150,35 +222,154 @@ impl Replica {
         &self.db
     }
 
-    /// Proposes commands that apply together, in order, and returns their replies once committed and applied.
-    ///
-    /// # Errors
-    /// Where this node does not lead, or stops.
-    pub async fn propose(&self, at: Stamp, commands: Vec<Command>) -> Result<Vec<Reply>, ProposeError> {
-        let commands = commands.into_iter().map(|command| Stamped { at, command }).collect();
-        let (replies, answer) = oneshot::channel();
-        let stopped = || ProposeError::Stopped("it takes no more proposals".into());
-        self.proposals.send(Proposal { commands, replies }).await.map_err(|_| stopped())?;
-        answer.await.map_err(|_| stopped())?
+    /// The other nodes.
+    pub fn peers(&self) -> &Peers {
+        &self.peers
     }
 
-    /// Proposes one command.
-    ///
-    /// # Errors
-    /// As [`Replica::propose`].
-    pub async fn propose_one(&self, at: Stamp, command: Command) -> Result<Reply, ProposeError> {
-        let mut replies = self.propose(at, vec![command]).await?;
-        replies.pop().ok_or_else(|| ProposeError::Stopped("an entry without a reply".into()))
+    /// Proposing.
+    pub fn proposer(&self) -> &Proposer {
+        &self.proposer
     }
 
-    /// Reads the state as applied here. On the only voter that is all there is.
+    /// Reads the state as applied here.
     pub fn read<R>(&self, read: impl FnOnce(&State) -> R) -> R {
         read(&self.state.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The term in which this node leads, while it does.
+    /// Waits until the state here holds all that was committed when this was called: what is read then is no older.
+    ///
+    /// # Errors
+    /// Where nobody leads, or the leader cannot be reached.
+    pub async fn catch_up(&self) -> Result<(), ProposeError> {
+        let leader = *self.leader.borrow();
+        let index = match leader {
+            Some(leader) if leader != self.node => self.proposer.read_index(leader).await?,
+            _ => Some(self.read_index(ReadPolicy::LeaseRead).await?),
+        };
+        let waited = self.raft.wait(Some(Duration::from_secs(5))).applied_index_at_least(index, "catch up").await;
+        waited.map(|_| ()).map_err(|e| ProposeError::Stopped(format!("this node lags behind: {e}")))
+    }
+
+    /// Confirms with a majority that this node leads at a moment after the call.
+    ///
+    /// # Errors
+    /// Where it does not.
+    pub async fn confirm(&self) -> Result<(), ProposeError> {
+        self.read_index(ReadPolicy::ReadIndex).await.map(|_| ())
+    }
+
+    pub(crate) async fn read_index(&self, policy: ReadPolicy) -> Result<u64, ProposeError> {
+        let linearizer = self.raft.get_read_linearizer(policy).await;
+        let linearizer = linearizer.map_err(|_| ProposeError::NotLeader { leader: *self.leader.borrow() })?;
+        Ok(linearizer.read_log_id().index())
+    }
+
+    /// The term in which this node leads, while it does: from the moment on at which the first entry of that very
+    /// term is applied.
     pub fn leading(&self) -> watch::Receiver<Option<u64>> {
         self.leading.clone()
+    }
+
+    /// Who leads, as far as this node knows.
+    pub fn leader(&self) -> watch::Receiver<Option<u64>> {
+        self.leader.clone()
+    }
+
+    /// Whether nobody else can lead at this moment: a majority has heard from this node within the lease.
+    pub fn has_lease(&self) -> bool {
+        let Ok(leader) = self.raft.as_leader() else { return false };
+        let is_alone = self.voters() == BTreeSet::from([self.node]);
+        is_alone || leader.last_quorum_acked().is_some_and(|at| at.elapsed() < LEASE.mul_f64(1.0 - 2.0 * DRIFT))
+    }
+
+    /// The nodes that vote.
+    pub fn voters(&self) -> BTreeSet<u64> {
+        self.raft.voter_ids().collect()
+    }
+
+    /// The nodes that the log goes to without their voting.
+    pub fn learners(&self) -> BTreeSet<u64> {
+        self.raft.learner_ids().collect()
+    }
+
+    /// The address under which the group reaches a node.
+    pub fn address(&self, node: u64) -> Option<String> {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        metrics.membership_config.membership().get_node(&node).map(|node| node.addr.clone())
+    }
+
+    /// Lets a node follow the log from now on, or be reached elsewhere.
+    ///
+    /// # Errors
+    /// Where this node does not lead.
+    pub async fn add_learner(&self, node: u64, address: &str) -> Result<(), ProposeError> {
+        let known = self.address(node);
+        if known.as_deref() == Some(address) {
+            return Ok(());
+        }
+        let nodes = BTreeMap::from([(node, BasicNode::new(address))]);
+        let change = if known.is_some() { ChangeMembers::SetNodes(nodes) } else { ChangeMembers::AddNodes(nodes) };
+        self.change(change).await
+    }
+
+    /// Lets a node vote that follows the log.
+    ///
+    /// # Errors
+    /// Where this node does not lead, or the other one lags too far behind.
+    pub async fn add_voter(&self, node: u64) -> Result<(), ProposeError> {
+        self.change(ChangeMembers::AddVoterIds(BTreeSet::from([node]))).await
+    }
+
+    /// Takes a node out of the group.
+    ///
+    /// # Errors
+    /// Where this node does not lead.
+    pub async fn remove(&self, node: u64) -> Result<(), ProposeError> {
+        if self.voters().contains(&node) {
+            self.change(ChangeMembers::RemoveVoters(BTreeSet::from([node]))).await?;
+        }
+        self.change(ChangeMembers::RemoveNodes(BTreeSet::from([node]))).await
+    }
+
+    async fn change(&self, change: ChangeMembers<u64, BasicNode>) -> Result<(), ProposeError> {
+        let changed = self.raft.change_membership(change, true).await;
+        changed.map(|_| ()).map_err(|error| match error.api_error() {
+            Some(ClientWriteError::ForwardToLeader(to)) => ProposeError::NotLeader { leader: to.leader_id },
+            _ => ProposeError::Stopped(error.to_string()),
+        })
+    }
+
+    /// The index up to which the log of each other node is known to be the same. Known to the leader only.
+    pub fn matched(&self) -> BTreeMap<u64, u64> {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let replication = metrics.replication.iter().flatten();
+        replication.map(|(node, matched)| (*node, matched.as_ref().map_or(0, |id| id.index))).collect()
+    }
+
+    /// Hands leadership to another voter: to that one, or to the one whose log goes furthest. Returns who leads then.
+    ///
+    /// # Errors
+    /// Where this node does not lead, there is nobody to hand it to, or nobody has taken it over in time.
+    pub async fn hand_over(&self, to: Option<u64>) -> Result<u64, ProposeError> {
+        if !self.raft.is_leader() {
+            return Err(ProposeError::NotLeader { leader: *self.leader.borrow() });
+        }
+        let voters = self.voters();
+        let matched = self.matched();
+        let furthest = || matched.iter().filter(|(node, _)| voters.contains(node)).max_by_key(|(_, index)| **index);
+        let to = to.or_else(|| furthest().map(|(node, _)| *node)).filter(|to| *to != self.node && voters.contains(to));
+        let to = to.ok_or_else(|| ProposeError::Stopped("there is no such other node that votes".into()))?;
+        self.raft.trigger().transfer_leader(to).await.map_err(|e| ProposeError::Stopped(e.to_string()))?;
+        let mut leader = self.leader.clone();
+        let node = self.node;
+        let taken = tokio::time::timeout(TRANSFER_WITHIN, leader.wait_for(|now| now.is_some_and(|now| now != node)));
+        match taken.await {
+            Ok(Ok(now)) => Ok(now.unwrap_or(to)),
+            _ => Err(ProposeError::Stopped(format!("node {to} has not taken over within {TRANSFER_WITHIN:?}"))),
+        }
     }
 
     /// How the node stands in its group.
@@ -192,6 +383,7 @@ impl Replica {
             term: metrics.current_term,
             leader: metrics.current_leader,
             last_index: metrics.last_log_index,
+            committed_index: index(&metrics.local_committed),
             applied_index: index(&metrics.last_applied),
             snapshot_index: index(&metrics.snapshot),
         }
@@ -218,8 +410,14 @@ impl Replica {
         self.raft.trigger().snapshot().await.map_err(|e| ProposeError::Stopped(e.to_string()))
     }
 
-    /// Stops taking part, with everything on disk.
+    /// Stops taking part, with everything on disk. A leader hands over first.
     pub async fn shutdown(&self) {
+        if self.raft.is_leader()
+            && self.voters().len() > 1
+            && let Err(error) = self.hand_over(None).await
+        {
+            tracing::warn!(%error, "hand leadership over");
+        }
         if let Err(error) = self.raft.shutdown().await {
             tracing::warn!(%error, "stop raft");
         }
@@ -235,98 +433,40 @@ fn leading_term(now: &RaftMetrics<Types>, node: u64) -> Option<u64> {
     (leads && now.running_state.is_ok() && applied == Some(now.current_term)).then_some(now.current_term)
 }
 
-fn watch_leading(raft: &LedgerRaft, node: u64) -> watch::Receiver<Option<u64>> {
-    let (sender, receiver) = watch::channel(None);
+/// Follows who leads, and where everybody is reached.
+fn watch_leader(
+    raft: &LedgerRaft,
+    node: u64,
+    peers: Peers,
+) -> (watch::Receiver<Option<u64>>, watch::Receiver<Option<u64>>) {
+    let (leading, leading_receiver) = watch::channel(None);
+    let (leader, leader_receiver) = watch::channel(None);
     let mut metrics = raft.metrics();
-    let publish = move |sender: &watch::Sender<Option<u64>>, term| {
-        sender.send_if_modified(|was| std::mem::replace(was, term) != term)
+    let publish = |sender: &watch::Sender<Option<u64>>, value| {
+        sender.send_if_modified(|was| std::mem::replace(was, value) != value)
     };
     tokio::spawn(async move {
         loop {
-            let term = leading_term(&metrics.borrow_watched(), node);
-            publish(&sender, term);
-            if metrics.changed().await.is_err() || sender.is_closed() {
-                publish(&sender, None);
+            let (term, who) = {
+                let now = metrics.borrow_watched();
+                for (node, at) in now.membership_config.membership().nodes() {
+                    peers.set_address(*node, &at.addr);
+                }
+                (leading_term(&now, node), now.current_leader)
+            };
+            publish(&leading, term);
+            publish(&leader, who);
+            if metrics.changed().await.is_err() || leading.is_closed() && leader.is_closed() {
+                publish(&leading, None);
+                publish(&leader, None);
                 return;
             }
         }
     });
-    receiver
+    (leading_receiver, leader_receiver)
 }
 
-/// Puts whatever waits into one entry, one entry at a time: while one is being synced the next one fills.
-async fn propose_all(raft: LedgerRaft, mut queue: mpsc::Receiver<Proposal>) {
-    let mut waiting = Vec::new();
-    while queue.recv_many(&mut waiting, COMMANDS_MAX).await > 0 {
-        let mut rest = std::mem::take(&mut waiting);
-        while !rest.is_empty() {
-            let batch = take_batch(&mut rest);
-            propose_batch(&raft, batch).await;
-        }
-    }
-}
-
-fn take_batch(waiting: &mut Vec<Proposal>) -> Vec<Proposal> {
-    let mut commands = 0;
-    let fits = waiting
-        .iter()
-        .take_while(|proposal| {
-            commands += proposal.commands.len();
-            commands <= COMMANDS_MAX
-        })
-        .count();
-    waiting.drain(..fits.max(1)).collect()
-}
-
-async fn propose_batch(raft: &LedgerRaft, batch: Vec<Proposal>) {
-    let mut waiting = Vec::with_capacity(batch.len());
-    let mut commands = Vec::new();
-    for proposal in batch {
-        waiting.push((proposal.commands.len(), proposal.replies));
-        commands.extend(proposal.commands);
-    }
-    let intends = commands.iter().any(|c| matches!(c.command, Command::Intend { .. }));
-    if intends {
-        fault::point("intent-proposed");
-    }
-    let outcome = write(raft, Entry { commands }).await;
-    if intends {
-        fault::point("intent-committed");
-    }
-    match outcome {
-        Ok(replies) => {
-            let mut replies = replies.into_iter();
-            for (count, sender) in waiting {
-                let _ = sender.send(Ok(replies.by_ref().take(count).collect()));
-            }
-        }
-        Err(error) => {
-            for (_, sender) in waiting {
-                let _ = sender.send(Err(error.clone()));
-            }
-        }
-    }
-}
-
-/// Writes on condition that the leader of this moment still leads when it is appended.
-async fn write(raft: &LedgerRaft, entry: Entry) -> Result<Vec<Reply>, ProposeError> {
-    let stopped = |fatal: Fatal<Types>| ProposeError::Stopped(fatal.to_string());
-    let term = match raft.as_leader() {
-        Ok(leader) => leader.term(),
-        Err(forward) => return Err(ProposeError::NotLeader { leader: forward.leader_id }),
-    };
-    let (responder, answer) = ProgressResponder::<Types, ClientWriteResult<Types>>::complete_only();
-    raft.write(Request(entry)).responder(responder).with_leader(term).await.map_err(stopped)?;
-    match answer.await {
-        Ok(Ok(response)) => Ok(response.data.0),
-        Ok(Err(ClientWriteError::LogEntryDiscarded(_))) => Err(ProposeError::Unknown),
-        Ok(Err(ClientWriteError::ForwardToLeader(forward))) => {
-            Err(ProposeError::NotLeader { leader: forward.leader_id })
-        }
-        Ok(Err(other)) => Err(ProposeError::Stopped(other.to_string())),
-        Err(_) => Err(ProposeError::Unknown),
-    }
-}
-
+#[cfg(test)]
+mod group;
 #[cfg(test)]
 mod tests;

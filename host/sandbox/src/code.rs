@@ -5,6 +5,7 @@
 //! itself, which is checked before it is mapped; anything else is compiled anew.
 
 use std::{
+    collections::BTreeSet,
     hash::{DefaultHasher, Hash, Hasher},
     path::PathBuf,
     sync::{Arc, PoisonError},
@@ -94,17 +95,32 @@ impl Sandbox {
         self.component_path(digest).exists()
     }
 
+    /// The components whose code is ready to run.
+    pub fn warm(&self) -> BTreeSet<Digest> {
+        let ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        ready.iter().filter(|(_, cell)| cell.initialized()).map(|(digest, _)| *digest).collect()
+    }
+
+    /// Keeps a component that another node has admitted, synced.
+    ///
+    /// # Errors
+    /// A file system that refuses.
+    pub fn keep(&self, bytes: &[u8]) -> Result<Digest, CodeError> {
+        let digest = Digest::of(bytes);
+        let path = self.component_path(&digest);
+        if !path.exists() {
+            write_whole(&path, bytes).map_err(|source| CodeError::Write { path, source })?;
+        }
+        Ok(digest)
+    }
+
     /// Checks a component, and keeps its bytes and its code, synced. Takes seconds for JavaScript and Python.
     ///
     /// # Errors
     /// Everything that keeps it from running; a file system that refuses, with nothing left behind.
     pub fn admit(&self, bytes: &[u8]) -> Result<ComponentReport, AdmitError> {
         let (report, component) = self.compile_checked(bytes)?;
-        let digest = Digest::of(bytes);
-        let path = self.component_path(&digest);
-        if !path.exists() {
-            write_whole(&path, bytes).map_err(|source| CodeError::Write { path, source })?;
-        }
+        let digest = self.keep(bytes)?;
         if self.mapped(&digest).is_none() {
             self.keep_code(&digest, &component)?;
         }

@@ -51,9 +51,9 @@ pub trait Journal: Send + Sync {
     /// Changes the key-value store: effect and record in one entry.
     fn kv_write(&self, key: Uuid, name: String, change: KvChange) -> BoxFuture<'_, Result<EffectAnswer, JournalError>>;
 
-    /// Reads a value.
-    fn kv_get(&self, name: &str) -> Option<Vec<u8>>;
+    /// Reads a value as it is now: no older than anything that was committed before the call.
+    fn kv_get(&self, name: String) -> BoxFuture<'_, Result<Option<Vec<u8>>, JournalError>>;
 
-    /// Lists names that begin with `prefix`, after `cursor`.
-    fn kv_names(&self, prefix: &str, cursor: Option<&str>) -> KvPage;
+    /// Lists names that begin with `prefix`, after `cursor`, as they are now.
+    fn kv_names(&self, prefix: String, cursor: Option<String>) -> BoxFuture<'_, Result<KvPage, JournalError>>;
 }

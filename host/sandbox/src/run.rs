@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 
+use serde::{Deserialize, Serialize};
 use tickhost_ledger::{Digest, RunId, TickAt, key::KeySource, launch::Outcome, rows::Usage, spec::Limits};
 use wasmtime::{
     Store, Trap, UpdateDeadline, WasmBacktrace,
@@ -34,7 +35,7 @@ const TABLE_MAX: usize = 200_000;
 const FIELD_BYTES_MAX: usize = 64 << 10;
 
 /// All that a run needs to know.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunRequest {
     /// The run.
     pub run: RunId,

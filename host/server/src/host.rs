@@ -1,4 +1,4 @@
-//! One embedded host: the parts, wired.
+//! A host: the parts, wired.
 
 use std::{
     path::PathBuf,
@@ -9,29 +9,30 @@ use std::{
     time::Duration,
 };
 
-use tickhost_executor::{Executor, ExecutorError, clock, now};
-use tickhost_ledger::{Command, Refusal, Reply, Stamp, conductor};
-use tickhost_replica::{OpenError, ProposeError, Replica};
+use tickhost_executor::{Executor, ExecutorError, now};
+use tickhost_ledger::FIRST_NODE;
+use tickhost_replica::{Identity, OpenError, Replica, Setup, identity::IdentityError};
 use tickhost_sandbox::{Sandbox, SandboxError};
-use tokio::sync::Notify;
+use tokio::{
+    net::TcpListener,
+    sync::{Notify, watch},
+};
 use uuid::Uuid;
 
-use crate::leader;
 pub use crate::settings::Settings;
+use crate::{between, cluster, components, leader, member};
 
-/// The node's number in its group of one.
-const NODE: u64 = 1;
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-const VERSION: &str = env!("CARGO_PKG_VERSION");
-
-/// Jobs in one entry. Arbitrary: some hundred bytes each.
-const RETIMED_AT_ONCE: usize = 1_000;
-
+/// A host without peers leads, and has a session with itself, within this.
+const READY_WITHIN: Duration = Duration::from_secs(30);
 /// How long a host that is told to stop lets its runs end. Below the 30 s after which service managers and
 /// Kubernetes kill.
 const DRAIN_MAX: Duration = Duration::from_secs(20);
 /// How often it looks.
-const DRAIN_LOOK: Duration = Duration::from_millis(20);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How often what the ledger has settled is forgotten. Arbitrary.
+const PRUNE_EVERY: Duration = Duration::from_secs(600);
 
 /// A host does not start.
 #[derive(Debug, thiserror::Error)]
@@ -39,21 +40,21 @@ pub enum StartError {
     /// Its data directory.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// Its identity.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
     /// Its sandbox.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
     /// Its executor.
     #[error(transparent)]
     Executor(#[from] ExecutorError),
-    /// Its ledger.
-    #[error("register with the ledger: {0}")]
-    Ledger(#[from] ProposeError),
-    /// The ledger refuses.
-    #[error("register with the ledger: {0}")]
-    Refused(String),
     /// The threads for guests.
     #[error("start the threads for guests: {0}")]
     Threads(std::io::Error),
+    /// Its settings, or its place in a cluster.
+    #[error("{0}")]
+    Refused(String),
 }
 
 /// A running host. Clones share it.
@@ -67,110 +68,110 @@ pub struct Host {
     pub sandbox: Arc<Sandbox>,
     /// What the operator set.
     pub settings: Arc<Settings>,
+    /// The reign of this node, while it leads.
+    pub(crate) reign: watch::Sender<Option<Arc<leader::Reign>>>,
     /// Wakes the conductor.
     pub(crate) wake: Arc<Notify>,
-    /// No run is given out any more.
+    /// Has the executor ask its leader now.
+    pub(crate) ask_now: Arc<Notify>,
+    /// This node takes no new runs any more.
     pub(crate) draining: Arc<AtomicBool>,
+    /// Why the host cannot go on.
+    failure: watch::Sender<Option<String>>,
 }
 
 impl Host {
-    /// Starts a host on a data directory: opens the ledger, settles what an earlier process left, and begins to
-    /// launch.
+    /// Starts a host on a data directory and takes its place: alone, or in the cluster that the directory belongs to.
     ///
     /// # Errors
     /// A directory that cannot be used, or a machine that wasmtime cannot run on.
     pub async fn start(settings: Settings) -> Result<Self, StartError> {
-        let (replica, outputs) = Replica::open_single(&settings.data, NODE).await?;
+        let identity = Identity::open(&settings.data)?.map(Arc::new);
+        let peers = listener(&settings, identity.is_some()).await?;
+        let node = identity.as_ref().map_or(FIRST_NODE, |identity| identity.node);
+        let setup = Setup { dir: settings.data.clone(), node, identity: identity.clone(), clock: now };
+        let (replica, outputs) = Replica::open(setup).await?;
+        if identity.is_none() {
+            found_alone(&replica).await?;
+        }
         let sandbox = Sandbox::new(&settings.data, settings.runs_max, settings.memory_max_mib << 20)?;
-        let executor = Executor::open(replica.clone(), sandbox.clone(), guest_threads()?).await?;
-        let settings = Arc::new(settings);
-        let host =
-            Self { replica, executor, sandbox, settings, wake: Arc::new(Notify::new()), draining: Arc::default() };
-        host.retime().await?;
-        host.register().await?;
-        host.settle().await?;
+        let fetch = Arc::new(components::fetch(replica.clone(), sandbox.clone()));
+        let executor = Executor::open(replica.clone(), sandbox.clone(), fetch, guest_threads()?).await?;
+        let host = Self {
+            replica,
+            executor,
+            sandbox,
+            settings: Arc::new(settings),
+            reign: watch::Sender::new(None),
+            wake: Arc::default(),
+            ask_now: Arc::default(),
+            draining: Arc::default(),
+            failure: watch::Sender::new(None),
+        };
         tokio::spawn(leader::act(host.clone(), outputs));
-        tokio::spawn(leader::conduct(host.clone()));
-        tokio::spawn(leader::prune(host.clone()));
+        tokio::spawn(leader::follow(host.clone()));
+        tokio::spawn(member::keep_session(host.clone()));
+        tokio::spawn(components::warm(host.clone()));
+        tokio::spawn(prune(host.clone()));
+        match peers {
+            Some((listener, address)) => {
+                tokio::spawn(serve_peers(host.clone(), listener, address));
+            }
+            None => host.until_it_leads_itself().await?,
+        }
         Ok(host)
     }
 
-    /// What another release of this program or of the tz database names otherwise than the one this node ran with.
-    /// Before it registers with the new one: done in part, it is done again.
-    async fn retime(&self) -> Result<(), StartError> {
-        let known = self.replica.read(|state| state.node(NODE).map(|node| (node.tz.clone(), node.version.clone())));
-        let is_known = |(tz, version): (String, String)| tz == tickhost_schedule::TZ_VERSION && version == VERSION;
-        if known.is_none_or(is_known) {
-            return Ok(());
-        }
-        let moved = self.replica.read(conductor::retime);
-        if !moved.is_empty() {
-            tracing::info!(jobs = moved.len(), tz = tickhost_schedule::TZ_VERSION, "next ticks move with this version");
-        }
-        for commands in moved.chunks(RETIMED_AT_ONCE) {
-            for reply in self.replica.propose(now(), commands.to_vec()).await? {
-                // A job that has changed in between has a next tick of this version already.
-                if !matches!(reply, Reply::Done | Reply::Refused(Refusal::Stale { .. } | Refusal::NoJob(_))) {
-                    return Err(StartError::Refused(format!("{reply:?}")));
-                }
+    async fn until_it_leads_itself(&self) -> Result<(), StartError> {
+        let has_session = tokio::time::timeout(READY_WITHIN, async {
+            while self.executor.session().is_none() && self.failure.borrow().is_none() {
+                tokio::time::sleep(LOOK_EVERY).await;
             }
-        }
-        Ok(())
-    }
-
-    async fn register(&self) -> Result<(), StartError> {
-        if self.replica.read(|state| state.cluster().is_none()) {
-            let command = Command::Found { cluster: Uuid::new_v4(), key_domain: Uuid::new_v4() };
-            self.propose_done(command).await?;
-        }
-        let command = Command::RegisterNode {
-            node: NODE,
-            store: self.executor.witness().store,
-            session: Uuid::new_v4(),
-            runs_max: self.settings.runs_max,
-            memory_bytes_max: self.settings.memory_max_mib << 20,
-            tz: tickhost_schedule::TZ_VERSION.to_owned(),
-            version: VERSION.to_owned(),
-        };
-        self.propose_done(command).await
-    }
-
-    async fn propose_done(&self, command: Command) -> Result<(), StartError> {
-        match self.replica.propose_one(now(), command).await? {
-            Reply::Done | Reply::Unchanged => Ok(()),
-            other => Err(StartError::Refused(format!("{other:?}"))),
+        });
+        let in_time = has_session.await.is_ok();
+        match self.failure.borrow().clone() {
+            Some(why) => Err(StartError::Refused(why)),
+            None if in_time => Ok(()),
+            None => Err(StartError::Refused(format!("the host does not lead itself within {READY_WITHIN:?}"))),
         }
     }
 
-    /// Asks by name what became of the runs that an earlier session left open.
-    async fn settle(&self) -> Result<(), StartError> {
-        let witness = self.executor.witness();
-        for run in self.replica.read(|state| conductor::unresolved(state, NODE)) {
-            let answer = self.executor.ask(&run).await?;
-            tracing::info!(%run, ?answer, "settle a run of an earlier session");
-            let command = self.replica.read(|state| conductor::resolve(state, &run, witness, answer));
-            if let Some(command) = command {
-                self.propose_done(command).await?;
-            }
-        }
-        Ok(())
+    /// The host cannot go on.
+    pub(crate) fn fail(&self, why: String) {
+        self.failure.send_replace(Some(why));
     }
 
-    /// Bytes free for what is stored; an error says what is missing.
+    /// Returns when the host cannot go on, with the reason.
+    pub async fn failed(&self) -> String {
+        let mut failure = self.failure.subscribe();
+        tokio::select! {
+            why = self.replica.failed() => format!("the ledger cannot go on: {why}"),
+            why = failure.wait_for(Option::is_some) => why.ok().and_then(|why| why.clone()).unwrap_or_default(),
+        }
+    }
+
+    /// Bytes that are free on the data directory's file system.
+    ///
+    /// # Errors
+    /// A sentence, where it does not say.
+    pub fn disk_free(&self) -> Result<u64, String> {
+        let dir: &PathBuf = &self.settings.data;
+        let stat = rustix::fs::statvfs(dir);
+        let stat = stat.map_err(|error| format!("ask for the free space of `{}`: {error}", dir.display()))?;
+        Ok(stat.f_bavail * stat.f_frsize)
+    }
+
+    /// Whether there is room for what is to be stored.
     ///
     /// # Errors
     /// A sentence for the one who asked, where the reserve is reached.
     pub fn check_space(&self, wanted: u64) -> Result<(), String> {
-        let dir: &PathBuf = &self.settings.data;
-        let free = match rustix::fs::statvfs(dir) {
-            Ok(stat) => stat.f_bavail * stat.f_frsize,
-            Err(error) => return Err(format!("ask for the free space of `{}`: {error}", dir.display())),
-        };
+        let free = self.disk_free()?;
         let reserve = self.settings.reserve_mib << 20;
         if free < reserve + wanted {
             return Err(format!(
                 "the disk is full: `{}` has {} MiB free, {} MiB are wanted and {} MiB stay in reserve; make room, or lower `reserve_mib`",
-                dir.display(),
+                self.settings.data.display(),
                 free >> 20,
                 wanted.div_ceil(1 << 20),
                 self.settings.reserve_mib
@@ -179,34 +180,82 @@ impl Host {
         Ok(())
     }
 
-    /// The wall clock's time, if it is believed.
-    ///
-    /// # Errors
-    /// A sentence for the one who asked, while it is not.
-    pub fn believed_now(&self) -> Result<Stamp, String> {
-        clock::believed_now().map_err(|hold| {
-            format!(
-                "the wall clock stepped ahead by {:.1} s; nothing is decided, launched or changed until it is set back, \
-                 or believed in {} s",
-                hold.ahead_ms as f64 / 1_000.0,
-                hold.left_ms / 1_000
-            )
-        })
-    }
-
-    /// Stops the host with everything on disk. Gives out no more runs and lets those that are alive end, for up to
-    /// 20 seconds; what is alive then is lost.
+    /// Stops the host with everything on disk. Hands leadership over, takes no more runs and lets those that are alive
+    /// end, for up to 20 seconds; what is alive then is lost.
     pub async fn stop(&self) {
         self.draining.store(true, Ordering::Relaxed);
+        self.ask_now.notify_one();
+        if self.replica.voters().len() > 1
+            && self.reign().is_some()
+            && let Err(error) = self.replica.hand_over(None).await
+        {
+            tracing::warn!(%error, "hand leadership over");
+        }
         let drained = tokio::time::timeout(DRAIN_MAX, async {
             while self.executor.live_count() > 0 {
-                tokio::time::sleep(DRAIN_LOOK).await;
+                tokio::time::sleep(LOOK_EVERY).await;
             }
         });
         if drained.await.is_err() {
             tracing::warn!(runs = self.executor.live_count(), "stop with runs alive; they will be lost");
         }
         self.replica.shutdown().await;
+    }
+}
+
+/// A host without peers is a cluster of its own.
+async fn found_alone(replica: &Replica) -> Result<(), StartError> {
+    replica.found("").await?;
+    if replica.read(|state| state.cluster().is_none()) {
+        cluster::found(replica, Uuid::new_v4(), "").await.map_err(StartError::Refused)?;
+    }
+    Ok(())
+}
+
+/// The port for peers, where the settings and the directory both speak of a cluster.
+async fn listener(settings: &Settings, has_identity: bool) -> Result<Option<(TcpListener, String)>, StartError> {
+    let data = settings.data.display();
+    let listen = match (&settings.peer, has_identity) {
+        (None, false) => return Ok(None),
+        (Some(peer), true) => peer.listen,
+        (Some(_), false) => {
+            return Err(StartError::Refused(format!(
+                "the settings have `[peer]`, and `{data}` belongs to no cluster yet; found one with \
+                 `tickhost cluster init`, or join one with `tickhost cluster join`"
+            )));
+        }
+        (None, true) => {
+            return Err(StartError::Refused(format!(
+                "`{data}` belongs to a cluster, and the settings have no `[peer]` with the port for its other nodes"
+            )));
+        }
+    };
+    let address = settings.peer_address().map_err(StartError::Refused)?;
+    let listener = TcpListener::bind(listen).await;
+    let listener = listener.map_err(|e| StartError::Refused(format!("listen for peers on {listen}: {e}")))?;
+    Ok(Some((listener, address)))
+}
+
+async fn serve_peers(host: Host, listener: TcpListener, address: String) {
+    if let Err(why) = cluster::vet(&host).await {
+        return host.fail(why);
+    }
+    // Not before it can answer: the group would wait for its vote.
+    tokio::spawn(cluster::take_place(host.clone(), address));
+    let members = between::routes(host.clone()).nest("/api", crate::api::router(host.clone()));
+    let served = host.replica.serve(listener, members, between::public(host.clone())).await;
+    host.fail(format!("the port for peers has closed: {served:?}"));
+}
+
+/// Forgets what the ledger has settled: rows of the run table, outputs of launches that are no longer kept.
+async fn prune(host: Host) {
+    let mut every = tokio::time::interval(PRUNE_EVERY);
+    loop {
+        every.tick().await;
+        match host.executor.prune().await {
+            Ok((runs, outputs)) => tracing::debug!(runs, outputs, "forget what is settled"),
+            Err(error) => tracing::debug!(error, "forget what is settled"),
+        }
     }
 }
 

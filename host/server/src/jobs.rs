@@ -62,7 +62,7 @@ impl Host {
                 commands.extend(decision.map(Command::Decide));
             }
             commands.extend(change(job.as_ref(), at)?);
-            let mut replies = self.replica.propose(at, commands).await?;
+            let mut replies = self.propose(at, commands).await?;
             match replies.pop() {
                 Some(Reply::Refused(Refusal::Stale { .. })) if tried < TRIES => {}
                 Some(Reply::Refused(refusal)) => return Err(refusal.into()),
@@ -74,7 +74,7 @@ impl Host {
 
     /// Creates a job, changes it, or finds that nothing has changed.
     pub(crate) async fn put_job(&self, name: &JobName, spec: &JobSpec, by: &str) -> Result<Stored, ChangeError> {
-        self.check_space(0).map_err(ChangeError::Full)?;
+        self.check_room().map_err(ChangeError::Full)?;
         check_spec(spec, &self.settings)?;
         let existed = self.replica.read(|state| state.job(name).is_some());
         let reply = self
@@ -171,8 +171,8 @@ impl Host {
         let launch = LaunchId { job: name.clone(), tick: instant, rerun: Some(id) };
         let local = schedule.tick(instant.time()).local.to_rfc3339_opts(SecondsFormat::Secs, false);
         let command = Command::Trigger { launch: launch.clone(), local, same_key, by: by.to_owned() };
-        match self.replica.propose_one(at, command).await? {
-            Reply::Refused(refusal) => Err(refusal.into()),
+        match self.propose(at, vec![command]).await?.pop() {
+            Some(Reply::Refused(refusal)) => Err(refusal.into()),
             _ => Ok(launch),
         }
     }

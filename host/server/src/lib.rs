@@ -1,14 +1,19 @@
 //! The host: the parts wired together, the HTTP API, and the command line.
 //!
-//! Start reading at [`host::Host::start`]; `leader` is the loop that turns ticks into launches; `api` is what
+//! Start reading at [`host::Host::start`]; `leader` is what one node does
+//! for all of them, `member` what each does for itself; `api` is what
 //! clients see; `cli` has one file for each verb.
 
 pub mod api;
+mod between;
 pub mod cli;
 mod client;
+pub mod cluster;
+mod components;
 pub mod host;
 mod import;
 mod jobs;
 mod leader;
 pub mod manifest;
+mod member;
 mod settings;

@@ -13,6 +13,9 @@ use serde::Deserialize;
 pub struct Settings {
     /// Where everything lies: the database, components, compiled code.
     pub data: PathBuf,
+    /// Where the other nodes of its cluster reach this one; absent for a host that has no peers.
+    #[serde(default)]
+    pub peer: Option<PeerSettings>,
     /// Where the API listens. Loopback: this version has no identity to ask for.
     #[serde(default = "listen")]
     pub listen: SocketAddr,
@@ -26,6 +29,19 @@ pub struct Settings {
     /// refused, before the log itself can fail.
     #[serde(default = "reserve_mib")]
     pub reserve_mib: u64,
+    /// Launches of missed ticks that the leader gives out in one second, over the whole cluster.
+    #[serde(default = "catch_up_per_s")]
+    pub catch_up_per_s: u32,
+}
+
+/// `[peer]`: the port for the other nodes. Nobody without a certificate of the cluster gets anything there.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerSettings {
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// What the others connect to, `host:port`; the address above where absent.
+    pub address: Option<String>,
 }
 
 fn listen() -> SocketAddr {
@@ -46,16 +62,41 @@ fn reserve_mib() -> u64 {
     256
 }
 
+fn catch_up_per_s() -> u32 {
+    tickhost_ledger::conductor::CATCH_UP_PER_S
+}
+
 impl Settings {
     /// The defaults, with everything under one directory.
     pub fn in_dir(data: PathBuf) -> Self {
         Self {
             data,
+            peer: None,
             listen: listen(),
             runs_max: runs_max(),
             memory_max_mib: memory_max_mib(),
             reserve_mib: reserve_mib(),
+            catch_up_per_s: catch_up_per_s(),
         }
+    }
+
+    /// Where the other nodes reach this one.
+    ///
+    /// # Errors
+    /// A sentence that says what to write.
+    pub fn peer_address(&self) -> Result<String, String> {
+        let peer = self.peer.as_ref().ok_or(
+            "the settings have no `[peer]`, so no other node could reach this one; write e.g. \
+             `[peer]` and `listen = \"10.0.0.1:7879\"`",
+        )?;
+        if peer.address.is_none() && peer.listen.ip().is_unspecified() {
+            return Err(format!(
+                "`[peer] listen = \"{}\"` is every address of this machine; write in `address` which of them the other \
+                 nodes connect to",
+                peer.listen
+            ));
+        }
+        Ok(peer.address.clone().unwrap_or_else(|| peer.listen.to_string()))
     }
 
     /// Reads the file.

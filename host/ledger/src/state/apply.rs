@@ -1,12 +1,11 @@
-//! `apply`: the one way in which the state changes. What each command does is beside: `jobs`, `launches`, `effects`.
-
-use uuid::Uuid;
+//! `apply`: the one way in which the state changes. What each command does is beside: `nodes`, `jobs`, `launches`,
+//! `effects`.
 
 use super::{Applied, ApplyError, State};
 use crate::{
     command::{Command, Entry, Output, Refusal, Reply},
     ids::Stamp,
-    rows::{Cluster, Component, Node},
+    rows::{Cluster, Component, Executor},
     table::Changes,
 };
 
@@ -43,6 +42,7 @@ impl State {
         self.cluster.drain(&mut cx.changes)?;
         self.components.drain(&mut cx.changes)?;
         self.nodes.drain(&mut cx.changes)?;
+        self.tokens.drain(&mut cx.changes)?;
         self.jobs.drain(&mut cx.changes)?;
         self.graves.drain(&mut cx.changes)?;
         self.launches.drain(&mut cx.changes)?;
@@ -56,20 +56,37 @@ impl State {
 
     pub(super) fn dispatch(&mut self, cx: &mut Context, command: &Command) -> Answer {
         match command {
-            Command::Found { cluster, key_domain } => self.found(cx, *cluster, *key_domain),
-            Command::RegisterNode { node, store, session, runs_max, memory_bytes_max, tz, version } => {
-                let row = Node {
+            Command::Found { cluster, key_domain, address } => self.found(cx, *cluster, *key_domain, address),
+            Command::PutToken { digest, expires_at, voter, by } => self.put_token(cx, *digest, *expires_at, *voter, by),
+            Command::Admit { token, address, voter } => self.admit(cx, token, address, *voter),
+            Command::Move { node, address } => self.move_node(*node, address),
+            Command::Drain { node, draining, .. } => self.drain_node(*node, *draining),
+            Command::Remove { node, .. } => self.remove_node(*node),
+            Command::OpenSession {
+                node,
+                store,
+                sequence,
+                session,
+                runs_max,
+                memory_bytes_max,
+                tz,
+                version,
+                format,
+            } => self.open_session(
+                *node,
+                Executor {
                     store: *store,
-                    session: *session,
+                    sequence: *sequence,
+                    session: Some(*session),
                     runs_max: *runs_max,
                     memory_bytes_max: *memory_bytes_max,
                     tz: tz.clone(),
                     version: version.clone(),
-                    registered_at: cx.at,
-                };
-                self.nodes.insert(*node, row);
-                Ok(Reply::Done)
-            }
+                    format: *format,
+                    opened_at: cx.at,
+                },
+            ),
+            Command::Lapse { node, session, evidence } => self.lapse(cx, *node, *session, evidence),
             Command::PutComponent { digest, size, imports } => {
                 if self.components.get(digest).is_some() {
                     return Ok(Reply::Unchanged);
@@ -85,6 +102,7 @@ impl State {
             Command::Pause { job, note, by } => self.pause(cx, job, note, by),
             Command::Resume { job, revision, next } => self.resume(cx, job, *revision, next.clone()),
             Command::Retime { job, revision, awaited, next } => self.retime(job, *revision, *awaited, next.clone()),
+            Command::Named { by } => self.named(by),
             Command::Decide(decision) => self.decide(cx, decision),
             Command::Trigger { launch, local, same_key, by } => self.trigger(cx, launch, local, *same_key, by),
             Command::Intend { run, node, session } => self.intend(cx, run, *node, *session),
@@ -92,20 +110,12 @@ impl State {
             Command::End { run, grant, outcome, usage, results } => self.end(cx, run, *grant, outcome, *usage, results),
             Command::Enter { launch } => self.enter(cx, launch),
             Command::Expire { launch, clock } => self.expire(cx, launch, *clock),
-            Command::IntendEffect { run, grant, key, what, fingerprint, results } => {
-                self.intend_effect(cx, run, *grant, *key, what, *fingerprint, results)
+            Command::IntendEffect { run, grant, call, key, what, fingerprint, results } => {
+                self.intend_effect(cx, run, *grant, *call, *key, what, *fingerprint, results)
             }
             Command::WriteKv { run, grant, key, name, change, results } => {
                 self.write_kv(cx, run, *grant, *key, name, change, results)
             }
         }
-    }
-
-    pub(super) fn found(&mut self, cx: &Context, cluster: Uuid, key_domain: Uuid) -> Answer {
-        if self.cluster().is_some() {
-            return Err(Refusal::Founded);
-        }
-        self.cluster.insert((), Cluster { id: cluster, epoch: 1, key_domain, time: cx.at });
-        Ok(Reply::Done)
     }
 }

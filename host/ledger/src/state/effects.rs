@@ -29,6 +29,7 @@ impl State {
         cx: &Context,
         run: &RunId,
         grant: Grant,
+        call: u32,
         key: Uuid,
         what: &str,
         fingerprint: Digest,
@@ -38,9 +39,17 @@ impl State {
         self.record(run, results);
         let on_unknown = self.policy(&run.launch).on_unknown;
         let id = EffectId { job: run.launch.job.clone(), tick: run.launch.tick, key };
-        let answer = admit(self.effects.get(&id), &fingerprint, on_unknown, resend);
+        let earlier = self.effects.get(&id);
+        // Proposed again after an answer that was lost on its way: the run has sent nothing yet.
+        let is_same = |intent: &EffectIntent| {
+            (intent.rerun, intent.attempt, intent.call) == (run.launch.rerun, run.attempt, call)
+        };
+        if earlier.is_some_and(|effect| effect.intended.last().is_some_and(is_same)) {
+            return Ok(Reply::Effect(EffectAnswer::Go));
+        }
+        let answer = admit(earlier, &fingerprint, on_unknown, resend);
         if answer == EffectAnswer::Go {
-            self.note_intent(cx, run, id, what, fingerprint, None);
+            self.note_intent(cx, run, call, id, what, fingerprint, None);
         }
         Ok(Reply::Effect(answer))
     }
@@ -50,10 +59,12 @@ impl State {
         matches!(launch.origin, Origin::Manual { same_key: true, .. })
     }
 
+    #[allow(clippy::too_many_arguments, reason = "what a row of the journal is made of")]
     pub(super) fn note_intent(
         &mut self,
         cx: &Context,
         run: &RunId,
+        call: u32,
         id: EffectId,
         what: &str,
         fingerprint: Digest,
@@ -65,7 +76,7 @@ impl State {
             intended: Vec::new(),
             result: None,
         });
-        effect.intended.push(EffectIntent { rerun: run.launch.rerun, attempt: run.attempt, at: cx.at });
+        effect.intended.push(EffectIntent { rerun: run.launch.rerun, attempt: run.attempt, call, at: cx.at });
         effect.result = result;
         self.effects.insert(id, effect);
     }
@@ -113,7 +124,7 @@ impl State {
             }
         };
         let result = EffectResult::Kv { value: sum };
-        self.note_intent(cx, run, id, &what, fingerprint, Some(result.clone()));
+        self.note_intent(cx, run, 0, id, &what, fingerprint, Some(result.clone()));
         Ok(Reply::Effect(EffectAnswer::Replay(result)))
     }
 }

@@ -143,6 +143,14 @@ impl State {
     }
 }
 
+impl State {
+    pub(super) fn named(&mut self, by: &str) -> Answer {
+        let Some(cluster) = self.cluster.get_mut(&()) else { return Ok(Reply::Unchanged) };
+        by.clone_into(&mut cluster.names);
+        Ok(Reply::Done)
+    }
+}
+
 pub(super) fn check_revision(job: &JobName, found: u64, expected: u64) -> Result<(), Refusal> {
     if found == expected {
         return Ok(());

@@ -141,6 +141,10 @@ impl State {
         if launch.status.is_live() {
             let run = RunId { launch: id.clone(), attempt: launch.attempt() };
             cx.outputs.push(Output::Revoke { run, why: why.to_owned() });
+            // Row of the state, not memory of a leader: the next one says it again.
+            if let Some(attempt) = self.launches.get_mut(id).and_then(|launch| launch.attempts.last_mut()) {
+                attempt.revoked.get_or_insert_with(|| why.to_owned());
+            }
         } else {
             self.advance(cx, id, &Event::Withdrawn(reason));
         }
@@ -236,8 +240,10 @@ impl State {
         if !self.is_at_the_front(id, cx.at) {
             return not_now("an earlier launch of the job is open".into());
         }
-        let Some(executor) = self.nodes.get(&node).filter(|n| n.session == session) else {
-            return not_now(format!("node {node} has no session {session}"));
+        let member = self.nodes.get(&node).filter(|member| !member.draining);
+        let executor = member.and_then(|member| member.executor.as_ref()).filter(|e| e.session == Some(session));
+        let Some(executor) = executor else {
+            return not_now(format!("node {node} has no session {session}, or is drained"));
         };
         let memory_bytes = job.spec.limits.memory_bytes;
         let (runs, bytes) = self.reserved(node);
@@ -254,6 +260,7 @@ impl State {
             memory_bytes,
             intended_at: cx.at,
             started_at: None,
+            revoked: None,
             ended: None,
         };
         if let Some(launch) = self.launches.get_mut(id) {
@@ -304,21 +311,26 @@ impl State {
     ) -> Answer {
         self.current(run, grant)?;
         self.record(run, results);
-        let event = self.ended(run, outcome, cx.at);
-        self.advance(cx, &run.launch, &event);
-        let is_open = self.launches.get(&run.launch).is_some_and(|launch| launch.status.is_open());
-        if is_open && self.jobs.get(&run.launch.job).is_none() {
-            self.advance(cx, &run.launch, &Event::Withdrawn(SkipReason::Deleted));
-        }
-        if let Some(attempt) = self.launches.get_mut(&run.launch).and_then(|l| l.attempts.last_mut()) {
-            attempt.ended = Some(Ended { at: cx.at, outcome: outcome.clone(), usage });
-        }
+        self.close_attempt(cx, &run.launch, outcome, usage);
         Ok(Reply::Done)
     }
 
+    /// Ends the live attempt of a launch.
+    pub(super) fn close_attempt(&mut self, cx: &mut Context, id: &LaunchId, outcome: &Outcome, usage: Usage) {
+        let event = self.ended(id, outcome, cx.at);
+        self.advance(cx, id, &event);
+        let is_open = self.launches.get(id).is_some_and(|launch| launch.status.is_open());
+        if is_open && self.jobs.get(&id.job).is_none() {
+            self.advance(cx, id, &Event::Withdrawn(SkipReason::Deleted));
+        }
+        if let Some(attempt) = self.launches.get_mut(id).and_then(|l| l.attempts.last_mut()) {
+            attempt.ended = Some(Ended { at: cx.at, outcome: outcome.clone(), usage });
+        }
+    }
+
     /// The end of a run, seen with the attempts before it: those that never started count for nothing.
-    fn ended(&self, run: &RunId, outcome: &Outcome, at: Stamp) -> Event {
-        let attempts = self.launches.get(&run.launch).map_or(&[][..], |launch| &launch.attempts);
+    fn ended(&self, id: &LaunchId, outcome: &Outcome, at: Stamp) -> Event {
+        let attempts = self.launches.get(id).map_or(&[][..], |launch| &launch.attempts);
         let earlier: Vec<&Outcome> = attempts
             .iter()
             .filter_map(|attempt| attempt.ended.as_ref().map(|ended| &ended.outcome))

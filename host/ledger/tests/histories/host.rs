@@ -12,6 +12,8 @@ pub(crate) struct Host {
     pub(crate) now: i64,
     pub(crate) rows: BTreeMap<Vec<u8>, Vec<u8>>,
     pub(crate) outputs: Vec<Output>,
+    pub(crate) sequence: u64,
+    pub(crate) calls: u32,
 }
 
 pub(crate) fn spec() -> JobSpec {
@@ -40,12 +42,17 @@ impl Host {
         let mut host = Self {
             state: State::default(),
             conductor: Conductor::default(),
+            sequence: 0,
+            calls: 0,
             index: 0,
             now: 1_000_000_000,
             rows: BTreeMap::new(),
             outputs: vec![],
         };
-        host.apply(Command::Found { cluster: Uuid::from_u128(9), key_domain: Uuid::from_u128(10) });
+        let present = BTreeMap::from([(1, BTreeSet::from([COMPONENT]).into())]);
+        host.conductor.facts = std::sync::Arc::new(conductor::Facts { present, leader: 1 });
+        let (cluster, key_domain) = (Uuid::from_u128(9), Uuid::from_u128(10));
+        host.apply(Command::Found { cluster, key_domain, address: String::new() });
         host.register(2);
         host.apply(Command::PutComponent { digest: COMPONENT, size: 1, imports: vec![] });
         assert_eq!(host.put(spec), Reply::Done);
@@ -53,15 +60,19 @@ impl Host {
     }
 
     pub(crate) fn register(&mut self, session: u128) {
-        self.apply(Command::RegisterNode {
+        self.sequence += 1;
+        let reply = self.apply(Command::OpenSession {
             node: 1,
             store: STORE,
+            sequence: self.sequence,
             session: Uuid::from_u128(session),
             runs_max: 4,
             memory_bytes_max: 1 << 40,
             tz: "2026a".into(),
             version: "0.1.0".into(),
+            format: tickhost_ledger::command::FORMAT,
         });
+        assert_eq!(reply, Reply::Done);
     }
 
     pub(crate) fn put(&mut self, spec: JobSpec) -> Reply {
@@ -147,7 +158,9 @@ impl Host {
         let (grant, key) = (self.grant(run), self.key(run));
         let fingerprint = Digest([payload; 32]);
         let what = "POST".into();
-        self.apply(Command::IntendEffect { run: run.clone(), grant, key, what, fingerprint, results })
+        self.calls += 1;
+        let call = self.calls;
+        self.apply(Command::IntendEffect { run: run.clone(), grant, call, key, what, fingerprint, results })
     }
 
     pub(crate) fn key(&self, run: &RunId) -> Uuid {

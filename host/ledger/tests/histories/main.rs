@@ -2,11 +2,12 @@
 //! exactly one verdict.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod cluster;
 mod host;
 mod random;
 mod time;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use tickhost_ledger::{
@@ -239,6 +240,7 @@ fn only_the_current_run_may_act() {
     assert_eq!(second.attempt, 2);
     host.start(&second);
     let fenced = host.apply(Command::IntendEffect {
+        call: 99,
         run: first,
         grant: old,
         key: Uuid::nil(),

@@ -7,7 +7,7 @@ use openraft::{
     testing::log::{StoreBuilder, Suite},
 };
 use tempfile::TempDir;
-use tickhost_ledger::{Digest, Refusal};
+use tickhost_ledger::{Command, Digest, Refusal, Reply};
 use uuid::Uuid;
 
 use super::*;
@@ -28,13 +28,23 @@ async fn openrafts_own_storage_suite_passes() {
     Suite::test_all(Builder).await.unwrap();
 }
 
+fn setup(dir: &Path) -> Setup {
+    Setup { dir: dir.to_owned(), node: 1, identity: None, clock: || Stamp(1) }
+}
+
+async fn open(dir: &Path) -> (Replica, mpsc::UnboundedReceiver<AppliedOutputs>) {
+    let (replica, outputs) = Replica::open(setup(dir)).await.unwrap();
+    replica.found("").await.unwrap();
+    (replica, outputs)
+}
+
 fn component(n: u8) -> Command {
     Command::PutComponent { digest: Digest([n; 32]), size: 1, imports: vec!["x".repeat(100)] }
 }
 
 async fn found(replica: &Replica) {
-    let command = Command::Found { cluster: Uuid::new_v4(), key_domain: Uuid::new_v4() };
-    assert_eq!(replica.propose_one(Stamp(1), command).await, Ok(Reply::Done));
+    let command = Command::Found { cluster: Uuid::new_v4(), key_domain: Uuid::new_v4(), address: String::new() };
+    assert_eq!(replica.proposer().propose_one(None, Stamp(1), command).await, Ok(Reply::Done));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -42,13 +52,16 @@ async fn what_was_acknowledged_is_there_after_a_restart_with_the_same_hash() {
     let dir = TempDir::new().unwrap();
     let mut hash = 0;
     for round in 0..4 {
-        let (replica, _outputs) = Replica::open_single(dir.path(), 1).await.unwrap();
+        let (replica, _outputs) = open(dir.path()).await;
         assert_eq!(replica.read(State::hash), hash);
         if round == 0 {
             found(&replica).await;
         }
         for n in 0..20 {
-            assert_eq!(replica.propose_one(Stamp(2), component(round * 20 + n)).await, Ok(Reply::Done));
+            assert_eq!(
+                replica.proposer().propose_one(None, Stamp(2), component(round * 20 + n)).await,
+                Ok(Reply::Done)
+            );
         }
         if round == 1 {
             let applied = replica.status().applied_index;
@@ -66,21 +79,21 @@ async fn what_was_acknowledged_is_there_after_a_restart_with_the_same_hash() {
 #[tokio::test(flavor = "multi_thread")]
 async fn proposals_made_at_once_share_an_entry_and_get_their_own_replies() {
     let dir = TempDir::new().unwrap();
-    let (replica, _outputs) = Replica::open_single(dir.path(), 1).await.unwrap();
+    let (replica, _outputs) = open(dir.path()).await;
     found(&replica).await;
     let before = replica.status().last_index.unwrap();
     let proposals = (0..200_u8).map(|n| {
         let replica = replica.clone();
         // Every proposal twice: the second time there is nothing to do.
-        async move { replica.propose(Stamp(3), vec![component(n), component(n)]).await }
+        async move { replica.proposer().propose(None, Stamp(3), vec![component(n), component(n)]).await }
     });
     for replies in futures::future::join_all(proposals).await {
         assert_eq!(replies, Ok(vec![Reply::Done, Reply::Unchanged]));
     }
     let entries = replica.status().last_index.unwrap() - before;
     assert!(entries < 100, "200 proposals took {entries} entries");
-    let again = Command::Found { cluster: Uuid::new_v4(), key_domain: Uuid::new_v4() };
-    assert_eq!(replica.propose_one(Stamp(4), again).await, Ok(Reply::Refused(Refusal::Founded)));
+    let again = Command::Found { cluster: Uuid::new_v4(), key_domain: Uuid::new_v4(), address: String::new() };
+    assert_eq!(replica.proposer().propose_one(None, Stamp(4), again).await, Ok(Reply::Refused(Refusal::Founded)));
     replica.shutdown().await;
 }
 
@@ -89,16 +102,16 @@ async fn a_log_below_its_floor_is_refused() {
     let dir = TempDir::new().unwrap();
     let copy: PathBuf = dir.path().join("copy");
     let node = dir.path().join("node");
-    let (replica, _outputs) = Replica::open_single(&node, 1).await.unwrap();
+    let (replica, _outputs) = open(&node).await;
     found(&replica).await;
     close(replica, &node).await;
     copy_dir(&node.join("db"), &copy);
-    let (replica, _outputs) = Replica::open_single(&node, 1).await.unwrap();
-    replica.propose_one(Stamp(3), component(1)).await.unwrap();
+    let (replica, _outputs) = open(&node).await;
+    replica.proposer().propose_one(None, Stamp(3), component(1)).await.unwrap();
     close(replica, &node).await;
     std::fs::remove_dir_all(node.join("db")).unwrap();
     copy_dir(&copy, &node.join("db"));
-    let refused = Replica::open_single(&node, 1).await.map(|_| ()).unwrap_err().to_string();
+    let refused = Replica::open(setup(&node)).await.map(|_| ()).unwrap_err().to_string();
     assert!(refused.contains("has lost part of its log"), "{refused}");
 }
 
@@ -107,17 +120,17 @@ async fn a_log_below_its_floor_is_refused() {
 async fn a_torn_tail_loses_nothing_that_was_acknowledged() {
     let dir = TempDir::new().unwrap();
     let node = dir.path().join("node");
-    let (replica, _outputs) = Replica::open_single(&node, 1).await.unwrap();
+    let (replica, _outputs) = open(&node).await;
     found(&replica).await;
     for n in 0..10 {
-        replica.propose_one(Stamp(3), component(n)).await.unwrap();
+        replica.proposer().propose_one(None, Stamp(3), component(n)).await.unwrap();
     }
     let hash = replica.read(State::hash);
     let acknowledged = dir.path().join("acknowledged");
     copy_dir(&node, &acknowledged);
     copy_dir(&node.join("db"), &acknowledged.join("db"));
     let (wal, from) = newest_wal(&acknowledged);
-    replica.propose_one(Stamp(3), component(99)).await.unwrap();
+    replica.proposer().propose_one(None, Stamp(3), component(99)).await.unwrap();
     let with_the_last = replica.read(State::hash);
     let whole = std::fs::read(node.join("db").join(&wal)).unwrap();
     close(replica, &node).await;
@@ -129,12 +142,12 @@ async fn a_torn_tail_loses_nothing_that_was_acknowledged() {
         copy_dir(&acknowledged, &torn);
         copy_dir(&acknowledged.join("db"), &torn.join("db"));
         std::fs::write(torn.join("db").join(&wal), &whole[..cut]).unwrap();
-        let (replica, _outputs) = Replica::open_single(&torn, 1).await.unwrap();
+        let (replica, _outputs) = open(&torn).await;
         // The last one is there whole or not at all.
         let found = replica.read(State::hash);
         assert!([hash, with_the_last].contains(&found), "cut at {cut} of {from}..{}", whole.len());
         let expected = if found == hash { Reply::Done } else { Reply::Unchanged };
-        assert_eq!(replica.propose_one(Stamp(4), component(99)).await, Ok(expected));
+        assert_eq!(replica.proposer().propose_one(None, Stamp(4), component(99)).await, Ok(expected));
         close(replica, &torn).await;
         std::fs::remove_dir_all(torn).unwrap();
     }

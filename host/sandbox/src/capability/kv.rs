@@ -43,11 +43,11 @@ impl RunState {
 impl kv::Host for RunState {
     async fn get(&mut self, name: String) -> Result<Option<Vec<u8>>, CallError> {
         check_name(&name)?;
-        Ok(self.journal.kv_get(&name))
+        Ok(self.journal.kv_get(name).await?)
     }
 
     async fn list_names(&mut self, prefix: String, cursor: Option<String>) -> Result<kv::Page, CallError> {
-        let page = self.journal.kv_names(&prefix, cursor.as_deref());
+        let page = self.journal.kv_names(prefix, cursor).await?;
         Ok(kv::Page { names: page.names, cursor: page.cursor })
     }
 

@@ -1,9 +1,12 @@
 //! The HTTP API: JSON in and out, errors as `application/problem+json`.
 
+mod forward;
+mod members;
 mod problem;
 mod routes;
 mod views;
 
+pub use members::NodeView;
 pub use problem::Problem;
-pub use routes::serve;
+pub use routes::{router, serve};
 pub use views::{JobView, LaunchView, StatusView};

@@ -1,7 +1,7 @@
 //! Errors as clients see them (RFC 9457). Domain errors are mapped here, once.
 
 use axum::{
-    http::{StatusCode, header},
+    http::{HeaderName, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use serde::{Deserialize, Serialize};
@@ -10,9 +10,13 @@ use tickhost_ledger::{Refusal, ids::NameError};
 use tickhost_replica::ProposeError;
 use tickhost_sandbox::{AdmitError, CodeError};
 
-use crate::jobs::ChangeError;
+use crate::{cluster::MemberError, jobs::ChangeError};
 
 const PROBLEM_JSON: &str = "application/problem+json";
+/// Nothing was done: whoever leads may be asked again.
+const NO_LEADER: &str = "no-leader";
+/// Says so where only the head of a response is looked at.
+pub(super) const NOT_TAKEN: HeaderName = HeaderName::from_static("tickhost-not-taken");
 /// Bytes of a text that the framework answers with; its own are a line.
 const FRAMEWORK_TEXT_MAX: usize = 4 << 10;
 
@@ -49,7 +53,15 @@ impl Problem {
         Self::new(StatusCode::INSUFFICIENT_STORAGE, "disk-full", detail)
     }
 
-    fn fault(detail: impl ToString) -> Self {
+    pub(crate) fn conflict(detail: impl ToString) -> Self {
+        Self::new(StatusCode::CONFLICT, "conflict", detail)
+    }
+
+    pub(crate) fn unreachable(detail: impl ToString) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
+    }
+
+    pub(crate) fn fault(detail: impl ToString) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "fault", detail)
     }
 }
@@ -76,7 +88,11 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let body = serde_json::to_vec(&self).unwrap_or_default();
-        (status, [(header::CONTENT_TYPE, PROBLEM_JSON)], body).into_response()
+        let mut response = (status, [(header::CONTENT_TYPE, PROBLEM_JSON)], body).into_response();
+        if self.title == NO_LEADER {
+            response.headers_mut().insert(NOT_TAKEN, HeaderValue::from_static("there was no leader; ask again"));
+        }
+        response
     }
 }
 
@@ -89,7 +105,9 @@ impl From<NameError> for Problem {
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
         match &refusal {
-            Refusal::NoJob(_) | Refusal::NoComponent(_) | Refusal::NoLaunch(_) => Self::not_found(refusal),
+            Refusal::NoJob(_) | Refusal::NoComponent(_) | Refusal::NoLaunch(_) | Refusal::NoNode(_) => {
+                Self::not_found(refusal)
+            }
             _ => Self::new(StatusCode::CONFLICT, "conflict", refusal),
         }
     }
@@ -97,7 +115,21 @@ impl From<Refusal> for Problem {
 
 impl From<ProposeError> for Problem {
     fn from(error: ProposeError) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "no-leader", error)
+        let title = match error {
+            ProposeError::NotLeader { .. } => NO_LEADER,
+            ProposeError::Unknown | ProposeError::Stopped(_) => "unavailable",
+        };
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, title, error)
+    }
+}
+
+impl From<MemberError> for Problem {
+    fn from(error: MemberError) -> Self {
+        match error {
+            MemberError::Refused(refusal) => refusal.into(),
+            MemberError::Ledger(error) => error.into(),
+            MemberError::Alone | MemberError::Other(_) => Self::conflict(error),
+        }
     }
 }
 

@@ -1,12 +1,14 @@
 //! The routes.
 
+use std::time::Duration;
+
 use axum::{
     Json, Router,
     body::Bytes,
     extract::{DefaultBodyLimit, Path, Query, State},
     http::HeaderMap,
-    middleware::map_response,
-    routing::{get, post},
+    middleware::{from_fn_with_state, map_response},
+    routing::{delete, get, post},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -16,15 +18,19 @@ use tickhost_sandbox::{ComponentReport, OutputText};
 use tokio::net::TcpListener;
 use uuid::Uuid;
 
-use super::{JobView, LaunchView, Problem, StatusView, problem::every_error_is_a_problem};
-use crate::{host::Host, jobs::verdict};
+use super::{
+    JobView, LaunchView, Problem, StatusView, forward::to_the_leader, members, problem::every_error_is_a_problem,
+};
+use crate::{components, host::Host, jobs::verdict};
 
 /// Bytes of a component. JavaScript and Python components are 12 to 20 MB.
-const COMPONENT_BYTES_MAX: usize = 128 << 20;
+pub(super) const COMPONENT_BYTES_MAX: usize = 128 << 20;
+/// An output is 16 MiB at the most.
+const OUTPUT_WITHIN: Duration = Duration::from_secs(10);
 /// Ticks in one answer.
 const TICKS_MAX: usize = 10_000;
 
-type Answer<T> = Result<Json<T>, Problem>;
+pub(super) type Answer<T> = Result<Json<T>, Problem>;
 
 /// Serves the API until the listener fails.
 ///
@@ -34,7 +40,8 @@ pub async fn serve(host: Host, listener: TcpListener) -> std::io::Result<()> {
     axum::serve(listener, router(host)).await
 }
 
-fn router(host: Host) -> Router {
+/// What clients ask, also where another node passes it on.
+pub fn router(host: Host) -> Router {
     Router::new()
         .route("/v1/status", get(status))
         .route("/v1/components", post(put_component).layer(DefaultBodyLimit::max(COMPONENT_BYTES_MAX)))
@@ -47,18 +54,25 @@ fn router(host: Host) -> Router {
         .route("/v1/jobs/{namespace}/{name}/ticks", get(ticks))
         .route("/v1/launch", get(launch))
         .route("/v1/logs", get(logs))
+        .route("/v1/nodes", get(members::nodes))
+        .route("/v1/nodes/{node}", delete(members::remove))
+        .route("/v1/nodes/{node}/drain", post(members::drain))
+        .route("/v1/cluster/token", post(members::token))
+        .route("/v1/cluster/transfer", post(members::transfer))
+        .route("/v1/certificate/renew", post(members::renew))
         .method_not_allowed_fallback(|| async { Problem::not_allowed() })
         .fallback(|| async { Problem::not_found("there is no such path; see `/v1/status`") })
+        .layer(from_fn_with_state(host.clone(), to_the_leader))
         .layer(map_response(every_error_is_a_problem))
         .with_state(host)
 }
 
 /// Who asks, as they say themselves. It is recorded, not believed.
-fn by(headers: &HeaderMap) -> String {
+pub(super) fn by(headers: &HeaderMap) -> String {
     headers.get("tickhost-by").and_then(|value| value.to_str().ok()).unwrap_or("unknown").to_owned()
 }
 
-fn body<T: for<'a> Deserialize<'a>>(bytes: &[u8]) -> Result<T, Problem> {
+pub(super) fn body<T: for<'a> Deserialize<'a>>(bytes: &[u8]) -> Result<T, Problem> {
     serde_json::from_slice(bytes).map_err(|e| Problem::invalid(format!("the body is not what is expected: {e}")))
 }
 
@@ -73,6 +87,7 @@ async fn status(State(host): State<Host>) -> Json<StatusView> {
         term: raft.term,
         leader: raft.leader,
         last_index: raft.last_index,
+        committed_index: raft.committed_index,
         applied_index: raft.applied_index,
         snapshot_index: raft.snapshot_index,
         state_hash: format!("{:032x}", state.hash()),
@@ -80,7 +95,9 @@ async fn status(State(host): State<Host>) -> Json<StatusView> {
         runs_max: host.settings.runs_max,
         syncs: host.replica.db().sync_count(),
         open: state.all_open().count(),
-        held: host.believed_now().and_then(|_| host.check_space(0)).err(),
+        session: host.executor.session().map(|id| id.to_string()),
+        has_lease: host.replica.has_lease(),
+        held: host.believed_now().and_then(|_| host.check_room()).err(),
         rows: state.counts().map(|(name, count)| (name.to_owned(), count)).to_vec(),
     }))
 }
@@ -88,14 +105,16 @@ async fn status(State(host): State<Host>) -> Json<StatusView> {
 async fn put_component(State(host): State<Host>, bytes: Bytes) -> Answer<ComponentReport> {
     host.check_space(bytes.len() as u64).map_err(Problem::full)?;
     let digest = Digest::of(&bytes);
-    let sandbox = host.sandbox.clone();
+    let (sandbox, component) = (host.sandbox.clone(), bytes.clone());
     // Compiled ahead: a tick must not wait for it.
-    let report = tokio::task::spawn_blocking(move || sandbox.admit(&bytes))
+    let report = tokio::task::spawn_blocking(move || sandbox.admit(&component))
         .await
         .map_err(|e| Problem::invalid(format!("look at the component: {e}")))??;
     host.sandbox.prepare(digest).await?;
     let command = Command::PutComponent { digest, size: report.size, imports: report.imports.clone() };
-    host.replica.propose_one(now(), command).await?;
+    components::spread(&host, digest, &bytes).await.map_err(Problem::unreachable)?;
+    host.propose(now(), vec![command]).await?;
+    host.ask_now.notify_one();
     Ok(Json(report))
 }
 
@@ -258,9 +277,11 @@ async fn logs(State(host): State<Host>, Query(query): Query<LogsQuery>) -> Answe
     let id: LaunchId = query.launch.parse()?;
     let found = host.replica.read(|state| {
         let launch = state.launch(&id)?;
-        Some((launch.attempt(), launch.status.is_open(), verdict(&launch.status)))
+        let attempt = query.attempt.unwrap_or(launch.attempt());
+        let node = (attempt as usize).checked_sub(1).and_then(|i| launch.attempts.get(i)).map(|attempt| attempt.node);
+        Some((launch.attempt(), node, launch.status.is_open(), verdict(&launch.status)))
     });
-    let Some((latest, open, verdict)) = found else {
+    let Some((latest, node, open, verdict)) = found else {
         return Err(Problem::not_found(format!("there is no launch `{id}`")));
     };
     let attempt = query.attempt.unwrap_or(latest);
@@ -270,9 +291,20 @@ async fn logs(State(host): State<Host>, Query(query): Query<LogsQuery>) -> Answe
         )));
     }
     let run = RunId { launch: id, attempt };
-    let mut output = host.executor.output(&run)?.unwrap_or_default();
+    let mut output = output(&host, node, &run).await?.unwrap_or_default();
     let live = open && attempt == latest;
     let end = if live { output.ended } else { u64::MAX };
     output.lines.retain(|line| (query.from.unwrap_or(0)..end).contains(&line.number));
     Ok(Json(LogsView { run: run.to_string(), verdict, live, output }))
+}
+
+/// What a run wrote lies on the node that ran it.
+async fn output(host: &Host, node: Option<u64>, run: &RunId) -> Result<Option<OutputText>, Problem> {
+    match node {
+        Some(node) if node != host.replica.node() => {
+            let asked = host.replica.peers().ask(node, "/executor/output", run, OUTPUT_WITHIN).await;
+            asked.map_err(|e| Problem::unreachable(format!("what `{run}` wrote is on node {node}: {e}")))
+        }
+        _ => Ok(host.executor.output(run)?),
+    }
 }

@@ -137,6 +137,8 @@ pub struct StatusView {
     pub leader: Option<u64>,
     /// The last log index.
     pub last_index: Option<u64>,
+    /// The last committed index that it knows of.
+    pub committed_index: Option<u64>,
     /// The last applied index.
     pub applied_index: Option<u64>,
     /// The index of the last snapshot.
@@ -151,6 +153,10 @@ pub struct StatusView {
     pub syncs: u64,
     /// Launches without a verdict.
     pub open: usize,
+    /// The session of its executor with the leader.
+    pub session: Option<String>,
+    /// Whether nobody else can lead at this moment.
+    pub has_lease: bool,
     /// Why launches and changes are held, if they are.
     pub held: Option<String>,
     /// Rows, by kind.

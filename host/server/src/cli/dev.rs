@@ -87,7 +87,7 @@ where
     let client = Client::new(&format!("http://{address}"))?;
     let mut terminate = signal(SignalKind::terminate()).map_err(|e| CliError::failed(e.to_string()))?;
     let ended = tokio::select! {
-        failed = host.replica.failed() => Err(CliError::failed(format!("the ledger cannot go on: {failed}"))),
+        failed = host.failed() => return Err(CliError::failed(failed)),
         served = api::serve(host.clone(), listener) => {
             Err(CliError::failed(format!("the API has stopped: {served:?}")))
         }

@@ -9,6 +9,7 @@ macro_rules! say {
 
 mod apply;
 mod check;
+mod cluster;
 mod component;
 mod dev;
 mod explain;
@@ -89,6 +90,11 @@ enum Verb {
     /// Look at a component.
     #[command(subcommand)]
     Component(component::Component),
+    /// Found a cluster, let nodes in, and let them go.
+    #[command(subcommand)]
+    Cluster(cluster::Cluster),
+    /// List the nodes of the cluster.
+    Nodes,
     /// Show how the host stands.
     Status,
 }
@@ -160,6 +166,8 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Verb::Forecast(verb) => verb.run(client, format).await,
         Verb::Import(verb) => verb.run(format),
         Verb::Component(verb) => verb.run(format),
+        Verb::Cluster(verb) => verb.run(client, format).await,
+        Verb::Nodes => cluster::nodes(&client()?, format).await,
         Verb::Status => status::show(&client()?, format).await,
     }
 }

@@ -13,11 +13,19 @@ pub(super) async fn show(client: &Client, format: Format) -> Result<(), CliError
     say!("cluster   {}", status.cluster.as_deref().unwrap_or("not founded"));
     say!("node      {}, {} in term {}", status.node, status.role, status.term);
     say!(
-        "log       last {}, applied {}, snapshot {}",
+        "log       last {}, committed {}, applied {}, snapshot {}",
         index(status.last_index),
+        index(status.committed_index),
         index(status.applied_index),
         index(status.snapshot_index)
     );
+    let lease = if status.has_lease { ", which holds the lease" } else { "" };
+    match status.leader {
+        Some(leader) if leader == status.node => say!("leader    this node{lease}"),
+        Some(leader) => say!("leader    node {leader}"),
+        None => say!("leader    none"),
+    }
+    say!("session   {}", status.session.as_deref().unwrap_or("none: this node runs nothing"));
     say!("state     {}", status.state_hash);
     say!("runs      {} of {}; {} launches open", status.runs, status.runs_max, status.open);
     let rows: Vec<String> = status.rows.iter().map(|(name, count)| format!("{count} {name}")).collect();

@@ -1,0 +1,97 @@
+//! The lease under which an executor takes runs, by its own clock since boot.
+
+use std::sync::{Mutex, PoisonError};
+
+use uuid::Uuid;
+
+use crate::order::SESSION_MS;
+
+/// Stopping guests takes this long at the most: a tick of the epoch, and what the host does for them is cancelled.
+const STOP_MS: i64 = 500;
+
+/// The lease, as far as this executor knows.
+#[derive(Debug, Default)]
+pub(crate) struct Lease(Mutex<Option<Held>>);
+
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    session: Uuid,
+    until_ms: i64,
+}
+
+impl Lease {
+    fn held(&self) -> std::sync::MutexGuard<'_, Option<Held>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The leader answered a question that was asked at that moment. False where what was held until now had lapsed:
+    /// its runs must not go on.
+    pub(crate) fn extend(&self, session: Uuid, asked_ms: i64, now_ms: i64) -> bool {
+        let mut held = self.held();
+        let unbroken = held.is_none_or(|held| now_ms < held.until_ms);
+        let until_ms = asked_ms + SESSION_MS - STOP_MS;
+        // Answers may overtake each other: a lease never gets shorter.
+        let until_ms = held.filter(|held| held.session == session).map_or(until_ms, |h| h.until_ms.max(until_ms));
+        *held = Some(Held { session, until_ms });
+        unbroken
+    }
+
+    /// The session, while it holds.
+    pub(crate) fn session(&self, now_ms: i64) -> Option<Uuid> {
+        self.held().filter(|held| now_ms < held.until_ms).map(|held| held.session)
+    }
+
+    /// When it lapses if nothing happens.
+    pub(crate) fn until_ms(&self) -> Option<i64> {
+        self.held().map(|held| held.until_ms)
+    }
+
+    /// Forgets a lease that has lapsed. True where there was one.
+    pub(crate) fn end(&self, now_ms: i64) -> bool {
+        let mut held = self.held();
+        let is_over = held.is_some_and(|held| now_ms >= held.until_ms);
+        if is_over {
+            *held = None;
+        }
+        is_over
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Uuid = Uuid::from_u128(1);
+    const B: Uuid = Uuid::from_u128(2);
+
+    #[test]
+    fn a_lease_holds_from_the_question_and_lapses_by_itself() {
+        let lease = Lease::default();
+        assert_eq!(lease.session(0), None);
+        assert!(lease.extend(A, 1_000, 4_000), "nothing was held before");
+        let until = 1_000 + SESSION_MS - STOP_MS;
+        assert_eq!(lease.session(until - 1), Some(A));
+        assert_eq!(lease.session(until), None);
+        assert!(!lease.end(until - 1));
+        assert!(lease.end(until));
+        assert!(!lease.end(until), "once");
+    }
+
+    #[test]
+    fn a_new_session_takes_runs_over_only_while_the_old_one_held() {
+        let lease = Lease::default();
+        lease.extend(A, 0, 10);
+        assert!(lease.extend(B, 5_000, 5_010));
+        assert_eq!(lease.session(5_020), Some(B));
+        assert!(!lease.extend(A, 40_000, 40_010), "the runs of the one before were to be stopped");
+    }
+
+    #[test]
+    fn an_answer_that_comes_late_does_not_shorten_the_lease() {
+        let lease = Lease::default();
+        lease.extend(A, 3_000, 3_010);
+        let until = lease.until_ms();
+        lease.extend(A, 1_000, 3_020);
+        assert_eq!(lease.until_ms(), until);
+    }
+}

@@ -1,0 +1,215 @@
+//! Several nodes over real connections on loopback.
+#![allow(clippy::unwrap_used)]
+
+use std::net::SocketAddr;
+
+use openraft::async_runtime::WatchReceiver as _;
+use tempfile::TempDir;
+use tickhost_ledger::{Command, Digest, Reply};
+use tokio::task::JoinHandle;
+use uuid::Uuid;
+
+use super::*;
+use crate::{
+    identity::{Authority, Request},
+    peers::CallError,
+};
+
+const SOON: Duration = Duration::from_secs(20);
+
+struct Member {
+    replica: Replica,
+    outputs: mpsc::UnboundedReceiver<AppliedOutputs>,
+    server: JoinHandle<()>,
+    address: SocketAddr,
+    dir: TempDir,
+}
+
+impl Member {
+    async fn start(authority: &Authority, node: u64) -> Self {
+        let dir = TempDir::new().unwrap();
+        let request = Request::new().unwrap();
+        let given = authority.sign(node, &request.pem).unwrap();
+        Identity::store(dir.path(), &request, &given).unwrap();
+        Self::start_in(dir, None).await
+    }
+
+    async fn start_in(dir: TempDir, address: Option<SocketAddr>) -> Self {
+        let identity = Arc::new(Identity::open(dir.path()).unwrap().unwrap());
+        let setup =
+            Setup { dir: dir.path().to_owned(), node: identity.node, identity: Some(identity), clock: || Stamp(1) };
+        let (replica, outputs) = Replica::open(setup).await.unwrap();
+        let listener = TcpListener::bind(address.unwrap_or(([127, 0, 0, 1], 0).into())).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let serving = replica.clone();
+        let server = tokio::spawn(async move {
+            serving.serve(listener, Router::new(), Router::new()).await.unwrap();
+        });
+        Self { replica, outputs, server, address, dir }
+    }
+
+    async fn stop(self) -> TempDir {
+        self.server.abort();
+        let _ = self.server.await;
+        self.replica.raft.shutdown().await.unwrap();
+        drop(self.replica);
+        let began = tokio::time::Instant::now();
+        while let Err(error) = Db::open(self.dir.path()) {
+            assert!(began.elapsed() < SOON, "{error}");
+            tokio::task::yield_now().await;
+        }
+        self.dir
+    }
+
+    async fn leader(&self) -> u64 {
+        let mut leader = self.replica.leader();
+        let found = tokio::time::timeout(SOON, leader.wait_for(Option::is_some)).await.unwrap().unwrap();
+        found.unwrap()
+    }
+
+    async fn applied(&self, index: u64) {
+        self.replica.raft.wait(Some(SOON)).applied_index_at_least(Some(index), "follow").await.unwrap();
+    }
+}
+
+fn component(n: u8) -> Command {
+    Command::PutComponent { digest: Digest([n; 32]), size: 1, imports: vec!["x".repeat(100)] }
+}
+
+/// Three voters and a learner, all with state.
+async fn group(dir: &TempDir) -> (Vec<Member>, Authority) {
+    let cluster = Uuid::from_u128(5);
+    let authority = Authority::create(dir.path(), cluster).unwrap();
+    let mut members = Vec::new();
+    for node in 1..=4 {
+        members.push(Member::start(&authority, node).await);
+    }
+    let first = &members[0].replica;
+    first.found(&members[0].address.to_string()).await.unwrap();
+    let found = Command::Found { cluster, key_domain: Uuid::from_u128(6), address: members[0].address.to_string() };
+    assert_eq!(first.proposer().propose_one(None, Stamp(1), found).await, Ok(Reply::Done));
+    for member in &members[1..] {
+        first.add_learner(member.replica.node(), &member.address.to_string()).await.unwrap();
+    }
+    for node in [2, 3] {
+        let began = tokio::time::Instant::now();
+        while let Err(error) = first.add_voter(node).await {
+            assert!(began.elapsed() < SOON, "{error}");
+            tokio::task::yield_now().await;
+        }
+    }
+    (members, authority)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_agrees_and_another_leads_when_the_leader_is_gone() {
+    let dir = TempDir::new().unwrap();
+    let (mut members, _) = group(&dir).await;
+    assert_eq!(members[0].replica.voters(), BTreeSet::from([1, 2, 3]));
+    assert_eq!(members[0].replica.learners(), BTreeSet::from([4]));
+    // Whoever has something to say may say it to any node.
+    for (n, member) in (0_u8..).zip(&members) {
+        assert_eq!(member.leader().await, 1);
+        assert_eq!(member.replica.proposer().report(component(n), SOON).await, Ok(Reply::Done));
+        member.replica.catch_up().await.unwrap();
+        assert!(member.replica.read(|state| state.component(&Digest([n; 32])).is_some()), "read what was written");
+    }
+    let index = members[0].replica.status().last_index.unwrap();
+    for member in &members {
+        member.applied(index).await;
+    }
+    let hashes: BTreeSet<u128> = members.iter().map(|member| member.replica.read(State::hash)).collect();
+    assert_eq!(hashes.len(), 1, "equal index, equal hash");
+    assert!(members[0].replica.has_lease() && !members[1].replica.has_lease());
+    members[0].replica.confirm().await.unwrap();
+    assert!(members[1].replica.confirm().await.is_err());
+
+    let taken = members[0].replica.hand_over(Some(3)).await;
+    assert_eq!(taken, Ok(3));
+    members[1].replica.proposer().report(component(10), SOON).await.unwrap();
+
+    let leader = members.remove(2);
+    let gone = leader.stop().await;
+    assert_eq!(members[0].replica.proposer().report(component(11), SOON).await, Ok(Reply::Done));
+    let now = members[0].leader().await;
+    assert!([1, 2].contains(&now), "{now}");
+    // It comes back where it was, and follows.
+    let back = Member::start_in(gone, Some(leader_address(&members, 3))).await;
+    let index = members[0].replica.status().applied_index.unwrap();
+    back.applied(index).await;
+    assert_eq!(back.leader().await, now);
+    drop(back.outputs);
+}
+
+fn leader_address(members: &[Member], node: u64) -> SocketAddr {
+    members[0].replica.address(node).unwrap().parse().unwrap()
+}
+
+/// A node that was away while the log was cut off gets a snapshot; so does one that is new.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_lags_behind_the_log_gets_a_snapshot() {
+    let dir = TempDir::new().unwrap();
+    let (mut members, authority) = group(&dir).await;
+    let address = members[3].address;
+    let away = members.remove(3).stop().await;
+    for n in 0..50 {
+        members[0].replica.proposer().propose_one(None, Stamp(2), component(n)).await.unwrap();
+    }
+    let leader = &members[0].replica;
+    leader.snapshot().await.unwrap();
+    let index = leader.status().applied_index.unwrap();
+    let mut metrics = leader.raft.metrics();
+    while metrics.borrow_watched().snapshot.map(|id| id.index) < Some(index) {
+        metrics.changed().await.unwrap();
+    }
+    leader.raft.trigger().purge_log(index).await.unwrap();
+    while metrics.borrow_watched().purged.map(|id| id.index) < Some(index) {
+        metrics.changed().await.unwrap();
+    }
+    let back = Member::start_in(away, Some(address)).await;
+    let new = Member::start(&authority, 5).await;
+    leader.add_learner(5, &new.address.to_string()).await.unwrap();
+    for member in [&back, &new] {
+        member.applied(index).await;
+        assert!(member.replica.read(|state| state.component(&Digest([49; 32])).is_some()));
+        let received = std::fs::read_dir(member.dir.path().join("snapshots")).unwrap().count();
+        assert_eq!(received, 1, "it is kept as the node's own");
+        assert_eq!(std::fs::read_dir(member.dir.path().join("incoming")).unwrap().count(), 0);
+    }
+    let last = leader.status().applied_index.unwrap();
+    for member in [&back, &new] {
+        member.applied(last).await;
+        assert_eq!(member.replica.read(State::hash), leader.read(State::hash));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_without_a_certificate_of_the_cluster_gets_nothing() {
+    let dir = TempDir::new().unwrap();
+    let (members, authority) = group(&dir).await;
+    let within = Duration::from_secs(5);
+    // Another cluster of the same shape: its own authority.
+    let elsewhere = TempDir::new().unwrap();
+    let another = Authority::create(elsewhere.path(), Uuid::from_u128(99)).unwrap();
+    let stranger = Member::start(&another, 2).await;
+    stranger.replica.peers().set_address(1, &members[0].address.to_string());
+    let refused = stranger.replica.peers().call(1, "/ledger/read-index", vec![], within).await;
+    assert!(matches!(refused, Err(CallError::NotSent { .. })), "{refused:?}");
+    // Somebody without any, who knows the authority's fingerprint.
+    let identity = members[0].replica.peers().identity().unwrap();
+    let fingerprint = crate::identity::fingerprint(&identity.authority().unwrap()).unwrap();
+    let token = crate::join::JoinToken::new(fingerprint);
+    let address = members[0].address.to_string();
+    for path in ["/ledger/report", "/ledger/read-index", "/raft/vote", "/raft/snapshot"] {
+        let asked = crate::join::ask_with_token::<(), ()>(&address, &token, path, &()).await;
+        assert!(asked.as_ref().is_err_and(|why| why.contains("no certificate")), "{path}: {asked:?}");
+    }
+    let wrong = crate::join::JoinToken::new(Digest([3; 32]));
+    let asked = crate::join::ask_with_token::<(), ()>(&address, &wrong, "/join", &()).await;
+    assert!(asked.as_ref().is_err_and(|why| why.contains("no node of the cluster")), "{asked:?}");
+    // A certificate of the cluster, of a node that was never let in.
+    let unknown = Member::start(&authority, 9).await;
+    unknown.replica.peers().set_address(1, &address);
+    let refused = unknown.replica.peers().call(1, "/ledger/read-index", vec![], within).await;
+    assert!(matches!(&refused, Err(CallError::Refused { why, .. }) if why.contains("does not belong")), "{refused:?}");
+}

@@ -1,0 +1,130 @@
+//! What nodes ask each other, beside Raft's own.
+
+use axum::{
+    Extension, Router,
+    body::Bytes,
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+    routing::post,
+};
+use serde::{Serialize, de::DeserializeOwned};
+use tickhost_executor::order::Order;
+use tickhost_ledger::{Digest, RunId, codec};
+use tickhost_replica::Caller;
+
+use crate::{
+    cluster::{self, Arrival, JoinRequest, RenewRequest},
+    host::Host,
+    leader::{Ask, Granted},
+};
+
+/// For nodes of the cluster.
+pub(crate) fn routes(host: Host) -> Router {
+    Router::new()
+        .route("/leader/ask", post(ask))
+        .route("/standing", post(standing))
+        .route("/leader/arrive", post(arrive))
+        .route("/leader/authority", post(authority))
+        .route("/leader/renew", post(renew))
+        .route("/executor/order", post(order))
+        .route("/executor/output", post(output))
+        .route("/components/keep", post(keep_component))
+        .route("/components/get", post(get_component))
+        .with_state(host)
+}
+
+/// For whoever has a token.
+pub(crate) fn public(host: Host) -> Router {
+    Router::new().route("/join", post(join)).with_state(host)
+}
+
+fn refuse(why: impl ToString) -> Response {
+    (StatusCode::UNPROCESSABLE_ENTITY, why.to_string()).into_response()
+}
+
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Box<Response>> {
+    codec::decode(body).map_err(|error| Box::new(refuse(error)))
+}
+
+fn say<T: Serialize>(value: &T) -> Response {
+    codec::encode(value).map_or_else(refuse, IntoResponse::into_response)
+}
+
+async fn ask(State(host): State<Host>, Extension(caller): Extension<Caller>, body: Bytes) -> Response {
+    match read::<Ask>(&body) {
+        Ok(ask) if caller == Caller(Some(ask.node)) => say(&host.grant(ask).await),
+        Ok(ask) => say(&Granted::Refused(format!("this certificate is not node {}'s", ask.node))),
+        Err(refused) => *refused,
+    }
+}
+
+async fn standing(State(host): State<Host>, body: Bytes) -> Response {
+    match read::<u64>(&body) {
+        Ok(node) => say(&cluster::standing_of(&host, node)),
+        Err(refused) => *refused,
+    }
+}
+
+async fn order(State(host): State<Host>, body: Bytes) -> Response {
+    match read::<Order>(&body) {
+        Ok(order) => say(&host.obey(order).await),
+        Err(refused) => *refused,
+    }
+}
+
+async fn output(State(host): State<Host>, body: Bytes) -> Response {
+    match read::<RunId>(&body) {
+        Ok(run) => host.executor.output(&run).map_or_else(refuse, |output| say(&output)),
+        Err(refused) => *refused,
+    }
+}
+
+async fn keep_component(State(host): State<Host>, body: Bytes) -> Response {
+    let sandbox = host.sandbox.clone();
+    match tokio::task::spawn_blocking(move || sandbox.keep(&body)).await {
+        Ok(Ok(digest)) => digest.to_string().into_response(),
+        Ok(Err(error)) => refuse(error),
+        Err(error) => refuse(error),
+    }
+}
+
+async fn get_component(State(host): State<Host>, body: Bytes) -> Response {
+    let digest = std::str::from_utf8(&body).ok().and_then(|text| text.parse::<Digest>().ok());
+    let Some(digest) = digest else { return refuse("expected a digest") };
+    let sandbox = host.sandbox.clone();
+    match tokio::task::spawn_blocking(move || sandbox.component_bytes(&digest)).await {
+        Ok(Ok(bytes)) => bytes.into_response(),
+        Ok(Err(error)) => refuse(error),
+        Err(error) => refuse(error),
+    }
+}
+
+async fn join(State(host): State<Host>, body: Bytes) -> Response {
+    match read::<JoinRequest>(&body) {
+        Ok(request) => cluster::let_in(&host, request).await.map_or_else(refuse, |given| say(&given)),
+        Err(refused) => *refused,
+    }
+}
+
+async fn arrive(State(host): State<Host>, body: Bytes) -> Response {
+    match read::<Arrival>(&body) {
+        Ok(arrival) => cluster::arrived(&host, arrival).await.map_or_else(refuse, |()| say(&())),
+        Err(refused) => *refused,
+    }
+}
+
+async fn authority(State(host): State<Host>, Extension(caller): Extension<Caller>) -> Response {
+    let Caller(Some(node)) = caller else { return refuse("you have no certificate") };
+    cluster::authority_for(&host, node).map_or_else(refuse, |key| say(&key))
+}
+
+async fn renew(State(host): State<Host>, Extension(caller): Extension<Caller>, body: Bytes) -> Response {
+    match (read::<RenewRequest>(&body), caller) {
+        (Ok(request), Caller(Some(node))) => {
+            cluster::renew_for(&host, node, &request).map_or_else(refuse, |given| say(&given))
+        }
+        (Ok(_), Caller(None)) => refuse("you have no certificate"),
+        (Err(refused), _) => *refused,
+    }
+}

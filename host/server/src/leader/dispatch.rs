@@ -1,0 +1,174 @@
+//! Acting on what was committed: sending runs to their executors, and stopping them.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use tickhost_executor::{
+    now,
+    order::{Dispatch, Obeyed, Order, What},
+};
+use tickhost_ledger::{
+    Command, LaunchId, Output, RunId, State,
+    launch::{Outcome, Status, Verdict},
+    rows::Usage,
+};
+use tickhost_replica::{AppliedOutputs, CallError};
+use tickhost_sandbox::RunRequest;
+use tokio::sync::mpsc;
+
+use super::{PAUSE, Reign, resolve};
+use crate::host::Host;
+
+/// An executor that is there takes a run on within milliseconds.
+const ORDER_WITHIN: Duration = Duration::from_secs(3);
+
+/// Acts on what applied entries ask of the leader. Outputs of earlier terms are left alone: what they left
+/// open was settled by asking.
+pub(crate) async fn act(host: Host, mut outputs: mpsc::UnboundedReceiver<AppliedOutputs>) {
+    while let Some(AppliedOutputs { term, outputs }) = outputs.recv().await {
+        if let Some(reign) = host.reign().filter(|reign| reign.term() == term) {
+            let mut runs: BTreeMap<u64, Vec<RunId>> = BTreeMap::new();
+            for output in outputs {
+                match output {
+                    Output::Dispatch(run) => {
+                        let node = host.replica.read(|state| Some(state.launch(&run.launch)?.live()?.node));
+                        runs.entry(node.unwrap_or_default()).or_default().push(run);
+                    }
+                    Output::Revoke { run, why } => {
+                        tokio::spawn(revoke(host.clone(), reign.clone(), run, why));
+                    }
+                    Output::Closed(launch) => host.replica.read(|state| report(state, &launch)),
+                }
+            }
+            for (node, runs) in runs {
+                tokio::spawn(dispatch(host.clone(), reign.clone(), node, runs));
+            }
+        }
+        host.wake.notify_one();
+    }
+}
+
+impl Host {
+    /// Sends an order to an executor: this node's own, or another's.
+    pub(super) async fn order(&self, reign: &Reign, node: u64, what: What) -> Result<Obeyed, CallError> {
+        let not_sent = |why: String| CallError::NotSent { node, why };
+        let session = reign.session(node).ok_or_else(|| not_sent("it has no session".into()))?;
+        // What comes after this check is the executor's to refuse.
+        if !self.replica.has_lease() {
+            return Err(not_sent("the lease of this leader has run out".into()));
+        }
+        let order = Order { leader: reign.floor, session, what };
+        if node == self.replica.node() {
+            return Ok(self.obey(order).await);
+        }
+        let sent = self.replica.peers().ask(node, "/executor/order", &order, ORDER_WITHIN).await;
+        if matches!(sent, Err(CallError::NotSent { .. })) {
+            reign.is_unreachable(node);
+        }
+        sent
+    }
+
+    /// A table that cannot be read or written must not carry on.
+    pub(crate) async fn obey(&self, order: Order) -> Obeyed {
+        match self.executor.obey(order).await {
+            Ok(obeyed) => obeyed,
+            Err(error) => {
+                tracing::error!(%error, "obey the leader: the process ends");
+                std::process::abort();
+            }
+        }
+    }
+}
+
+async fn dispatch(host: Host, reign: Arc<Reign>, node: u64, runs: Vec<RunId>) {
+    let (dispatches, gone): (Vec<_>, Vec<_>) = host.replica.read(|state| {
+        let with_request = runs.into_iter().map(|run| request(state, &run).ok_or(run));
+        let (found, gone): (Vec<_>, Vec<_>) = with_request.partition(Result::is_ok);
+        (found.into_iter().flatten().collect(), gone.into_iter().filter_map(Result::err).collect())
+    });
+    give_back(&host, &reign, gone, "the job was changed or deleted before the run was sent").await;
+    let runs: Vec<RunId> = dispatches.iter().map(|d: &Dispatch| d.request.run.clone()).collect();
+    if runs.is_empty() {
+        return;
+    }
+    match host.order(&reign, node, What::Run(dispatches)).await {
+        Ok(Obeyed::Done) => {}
+        // Nobody else sends these runs, so that they were not taken on now is for ever.
+        Ok(Obeyed::Refused(why)) => {
+            give_back(&host, &reign, runs, &format!("node {node} did not take it: {why}")).await;
+        }
+        Err(CallError::NotSent { why, .. }) => {
+            give_back(&host, &reign, runs, &format!("it was not sent to node {node}: {why}")).await;
+        }
+        Err(error @ (CallError::NoAnswer { .. } | CallError::Refused { .. })) => {
+            tracing::warn!(%error, runs = runs.len(), "runs were sent, and nobody knows whether they arrived");
+            resolve::resolve(&host, &reign, node, runs).await;
+        }
+        Ok(Obeyed::Told(_)) => tracing::error!(node, "an executor told what it was not asked"),
+    }
+}
+
+/// The runs never left this node, or were refused by the one they were for; no guest instruction ran.
+async fn give_back(host: &Host, reign: &Reign, runs: Vec<RunId>, evidence: &str) {
+    if runs.is_empty() {
+        return;
+    }
+    tracing::warn!(runs = runs.len(), evidence, "runs are given back");
+    let ended = |run: RunId| {
+        let grant = host.replica.read(|state| Some(state.launch(&run.launch)?.live()?.grant))?;
+        let outcome = Outcome::NeverStarted { evidence: evidence.to_owned() };
+        Some(Command::End { run, grant, outcome, usage: Usage::default(), results: Vec::new() })
+    };
+    let commands: Vec<Command> = runs.into_iter().filter_map(ended).collect();
+    if let Err(error) = host.replica.proposer().propose(Some(reign.term()), now(), commands).await {
+        tracing::warn!(%error, "close runs that were not sent");
+    }
+}
+
+/// Tells an executor to stop a run, until it has ended. With every new session it is told again.
+async fn revoke(host: Host, reign: Arc<Reign>, run: RunId, why: String) {
+    loop {
+        let node = host.replica.read(|state| {
+            let launch = state.launch(&run.launch).filter(|launch| launch.attempt() == run.attempt)?;
+            Some(launch.live()?.node)
+        });
+        let (Some(node), true) = (node, host.reign().is_some_and(|now| Arc::ptr_eq(&now, &reign))) else { return };
+        match host.order(&reign, node, What::Stop(vec![(run.clone(), why.clone())])).await {
+            Ok(_) => return,
+            Err(error) => tracing::debug!(%run, %error, "stop a run"),
+        }
+        tokio::time::sleep(10 * PAUSE).await;
+    }
+}
+
+/// All that an executor needs to know of a run.
+fn request(state: &State, run: &RunId) -> Option<Dispatch> {
+    let launch = state.launch(&run.launch)?;
+    let attempt = launch.live().filter(|_| launch.attempt() == run.attempt)?;
+    // What was reserved is what runs: an edit in between gives the run back.
+    let spec = &state.job(&run.launch.job).filter(|job| job.revision == attempt.revision)?.spec;
+    Some(Dispatch {
+        grant: attempt.grant,
+        request: RunRequest {
+            run: run.clone(),
+            component: spec.component,
+            local: launch.local.clone(),
+            previous: launch.previous,
+            keys: state.key_source(&run.launch)?,
+            limits: spec.limits,
+            allow_http: spec.allow_http.clone(),
+            config: spec.config.clone(),
+        },
+    })
+}
+
+fn report(state: &State, id: &LaunchId) {
+    let Some(launch) = state.launch(id) else { return };
+    let Status::Closed(verdict) = &launch.status else { return };
+    let outcome = launch.attempts.last().and_then(|a| a.ended.as_ref()).map(|e| &e.outcome);
+    match verdict {
+        Verdict::Succeeded | Verdict::Skipped(_) => tracing::info!(launch = %id, %verdict, "closed"),
+        Verdict::Failed | Verdict::Lost | Verdict::Unknown => {
+            tracing::warn!(launch = %id, %verdict, ?outcome, "closed");
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Leading: what one node does for all of them, for as long as its term lasts.
+//!
+//! A [`Reign`] begins when the first entry of the node's own term is applied, and nothing of it outlives the term. What
+//! earlier terms left open is not taken over but asked for, by name (`resolve`).
+
+mod conduct;
+mod dispatch;
+mod resolve;
+mod sessions;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tickhost_executor::{
+    clock::{self, since_boot_ms},
+    now,
+    order::Floor,
+};
+use tickhost_ledger::{
+    Command, Digest, Refusal, Reply, Stamp,
+    clock::VoterClocks,
+    conductor::{self, Facts},
+};
+use tickhost_replica::ProposeError;
+use uuid::Uuid;
+
+pub(crate) use self::{
+    dispatch::act,
+    sessions::{Ask, Granted},
+};
+use crate::host::{Host, VERSION};
+
+/// An executor that was not heard of for this long gets no runs: three of its questions are missing.
+const PRESENT_MS: i64 = 3_000;
+/// Jobs in one entry. Arbitrary: some hundred bytes each.
+const NAMED_AT_ONCE: usize = 1_000;
+/// After a try that failed, so that a fault does not spin.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// One term of leading.
+pub(crate) struct Reign {
+    /// Who leads, as executors compare it.
+    pub(crate) floor: Floor,
+    began_ms: i64,
+    seats: Mutex<BTreeMap<u64, Seat>>,
+    clocks: Mutex<VoterClocks>,
+    /// Nodes that are being removed: their sessions are not extended.
+    retired: Mutex<BTreeSet<u64>>,
+}
+
+/// An executor as its leader knows it beside the ledger.
+struct Seat {
+    session: Uuid,
+    /// When its last question that was answered had arrived, in milliseconds since boot.
+    heard_ms: i64,
+    /// It takes new runs.
+    accepts: bool,
+    said: Said,
+    /// It could not be reached since.
+    is_unreachable: bool,
+    warm: Arc<BTreeSet<Digest>>,
+}
+
+/// What a node said of itself, for people and for what is held because of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Said {
+    /// Why it takes nothing more to its disk, if it does not.
+    pub(crate) full: Option<String>,
+    /// Bytes that are free there.
+    pub(crate) disk_free: u64,
+    /// How far its state is.
+    pub(crate) applied_index: u64,
+}
+
+impl Reign {
+    fn new(floor: Floor) -> Self {
+        Self {
+            floor,
+            began_ms: since_boot_ms(),
+            seats: Mutex::default(),
+            clocks: Mutex::default(),
+            retired: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn term(&self) -> u64 {
+        self.floor.term
+    }
+
+    fn seats(&self) -> MutexGuard<'_, BTreeMap<u64, Seat>> {
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn clocks(&self) -> MutexGuard<'_, VoterClocks> {
+        self.clocks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn retired(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.retired.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What placement goes by.
+    fn facts(&self, leader: u64) -> Facts {
+        let since = since_boot_ms() - PRESENT_MS;
+        let is_present = |seat: &Seat| seat.accepts && !seat.is_unreachable && seat.heard_ms >= since;
+        let seats = self.seats();
+        let present = seats.iter().filter(|(_, seat)| is_present(seat));
+        Facts { present: present.map(|(node, seat)| (*node, seat.warm.clone())).collect(), leader }
+    }
+
+    fn session(&self, node: u64) -> Option<Uuid> {
+        self.seats().get(&node).map(|seat| seat.session)
+    }
+
+    fn is_unreachable(&self, node: u64) {
+        if let Some(seat) = self.seats().get_mut(&node) {
+            seat.is_unreachable = true;
+        }
+    }
+
+    /// Milliseconds since an executor was heard of, what it said then, and of how many components it has the code.
+    pub(crate) fn heard(&self, node: u64) -> Option<(i64, Said, usize)> {
+        let seats = self.seats();
+        let seat = seats.get(&node)?;
+        Some((since_boot_ms() - seat.heard_ms, seat.said.clone(), seat.warm.len()))
+    }
+
+    /// A node that votes and has no room for more of the log: the whole group would have to wait for it.
+    fn full(&self, voters: &BTreeSet<u64>) -> Option<String> {
+        let seats = self.seats();
+        let mut full = seats.iter().filter(|(node, _)| voters.contains(node));
+        full.find_map(|(node, seat)| Some(format!("node {node}: {}", seat.said.full.as_ref()?)))
+    }
+
+    /// How far a node's clock is ahead of this one's.
+    pub(crate) fn ahead_ms(&self, node: u64) -> Option<i64> {
+        self.clocks().ahead_ms(node, clock::wall(), since_boot_ms())
+    }
+}
+
+/// Begins a reign whenever this node comes to lead, and ends it with its term.
+pub(crate) async fn follow(host: Host) {
+    let mut leading = host.replica.leading();
+    loop {
+        let term = *leading.borrow_and_update();
+        let epoch = host.replica.read(|state| state.cluster().map_or(1, |cluster| cluster.epoch));
+        let reign = term.map(|term| Arc::new(Reign::new(Floor { epoch, term })));
+        host.reign.send_replace(reign.clone());
+        match reign {
+            None => {
+                if leading.changed().await.is_err() {
+                    return;
+                }
+            }
+            Some(reign) => {
+                tracing::info!(term = reign.term(), "this node leads");
+                tokio::select! {
+                    () = rule(&host, &reign) => {}
+                    ended = leading.changed() => if ended.is_err() { return },
+                }
+                tracing::info!(term = reign.term(), "this node leads no more");
+            }
+        }
+    }
+}
+
+async fn rule(host: &Host, reign: &Arc<Reign>) {
+    while let Err(error) = name_ticks(host, reign).await {
+        tracing::warn!(%error, "name the next ticks");
+        tokio::time::sleep(PAUSE).await;
+    }
+    tokio::join!(conduct::conduct(host, reign), sessions::watch(host, reign));
+}
+
+/// What another release of this program or of the tz database has named otherwise than this node's.
+async fn name_ticks(host: &Host, reign: &Reign) -> Result<(), ProposeError> {
+    let names = format!("tz {}, tickhost {VERSION}", tickhost_schedule::TZ_VERSION);
+    let known = host.replica.read(|state| state.cluster().map(|cluster| cluster.names.clone()));
+    if known.is_none_or(|known| known == names) {
+        return Ok(());
+    }
+    let moved = host.replica.read(conductor::retime);
+    if !moved.is_empty() {
+        tracing::info!(jobs = moved.len(), %names, "next ticks move with this release");
+    }
+    let proposer = host.replica.proposer();
+    for commands in moved.chunks(NAMED_AT_ONCE) {
+        for reply in proposer.propose(Some(reign.term()), now(), commands.to_vec()).await? {
+            // A job that has changed in between has a next tick of this release already.
+            if !matches!(reply, Reply::Done | Reply::Refused(Refusal::Stale { .. } | Refusal::NoJob(_))) {
+                tracing::error!(?reply, "a next tick was not moved");
+            }
+        }
+    }
+    // Last: what was done in part is done again.
+    proposer.propose_one(Some(reign.term()), now(), Command::Named { by: names }).await.map(|_| ())
+}
+
+impl Host {
+    /// This node's reign, while it leads.
+    pub(crate) fn reign(&self) -> Option<Arc<Reign>> {
+        self.reign.borrow().clone()
+    }
+
+    /// Proposes as the leader of this moment.
+    pub(crate) async fn propose(&self, at: Stamp, commands: Vec<Command>) -> Result<Vec<Reply>, ProposeError> {
+        let term = self.reign().map(|reign| reign.term());
+        let term = term.ok_or_else(|| ProposeError::NotLeader { leader: *self.replica.leader().borrow() })?;
+        self.replica.proposer().propose(Some(term), at, commands).await
+    }
+
+    /// Why nothing more is written than what must be, if so: the disk of this node or of another that votes is full.
+    ///
+    /// # Errors
+    /// A sentence for the one who asked.
+    pub(crate) fn check_room(&self) -> Result<(), String> {
+        self.check_space(0)?;
+        match self.reign().and_then(|reign| reign.full(&self.replica.voters())) {
+            Some(why) => Err(why),
+            None => Ok(()),
+        }
+    }
+
+    /// The time by which something may be decided.
+    ///
+    /// # Errors
+    /// A sentence for the one who asked, while no clock is to be believed.
+    pub fn believed_now(&self) -> Result<Stamp, String> {
+        let voters = self.replica.voters();
+        match self.reign().filter(|_| voters.len() > 1) {
+            Some(reign) => {
+                let clocks = reign.clocks();
+                let time = clocks.now(self.replica.node(), &voters, clock::wall(), since_boot_ms());
+                time.map_err(|unknown| unknown.to_string())
+            }
+            None => clock::believed_now().map_err(|hold| {
+                format!(
+                    "the wall clock stepped ahead by {:.1} s; nothing is decided, launched or changed until it is set \
+                     back, or believed in {} s",
+                    hold.ahead_ms as f64 / 1_000.0,
+                    hold.left_ms / 1_000
+                )
+            }),
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! Real clusters on loopback: founded and joined by the command line, killed and frozen, judged by the recorder.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use support::{
+    cluster::{Cluster, Node, SOON},
+    host::{cli, is_open, until, write_manifest},
+    recorder::{Behaviour, Recorder},
+};
+use tempfile::TempDir;
+
+use crate::fixture::job;
+
+/// A cluster, the recorder beside it, and a folder that goes with them.
+struct Fixture {
+    cluster: Cluster,
+    recorder: Recorder,
+    dir: TempDir,
+}
+
+impl Fixture {
+    async fn start(voters: usize, executors: usize) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let cluster = Cluster::start(dir.path(), voters, executors, "").await;
+        let recorder = Recorder::start(Behaviour::default()).await.unwrap();
+        Self { cluster, recorder, dir }
+    }
+
+    /// Stores a manifest and waits until every node has the code.
+    async fn apply(&self, manifest: &str) {
+        let manifest = write_manifest(self.dir.path(), &manifest.replace("{api}", &self.recorder.url()));
+        self.cluster.apply(&manifest);
+        self.cluster.until_warm(1).await;
+    }
+
+    async fn ticks(&self, job: &str) -> Vec<(String, String, Option<String>)> {
+        until("the ticks", SOON, async || {
+            for node in self.cluster.nodes.iter().filter_map(|node| node.process.as_ref()) {
+                if let Some(ticks) = node.ticks(job).await {
+                    return Some(ticks);
+                }
+            }
+            None
+        })
+        .await
+    }
+
+    /// Waits until so many ticks of a job have that verdict.
+    async fn until_verdicts(&self, job: &str, verdict: &str, count: usize) {
+        until(&format!("{count} ticks of {job} {verdict}"), 2 * SOON, async || {
+            let ticks = self.ticks(job).await;
+            (ticks.iter().filter(|(_, found, _)| found == verdict).count() >= count).then_some(())
+        })
+        .await;
+    }
+
+    /// A launch as any node tells it.
+    async fn launch(&self, id: &str) -> Option<Value> {
+        for node in self.cluster.nodes.iter().filter_map(|node| node.process.as_ref()) {
+            if let Some(story) = node.launch(id).await {
+                return Some(story);
+            }
+        }
+        None
+    }
+
+    /// How often each job's tick arrived, by path and launch.
+    fn arrivals(&self) -> BTreeMap<(String, String), usize> {
+        let mut arrivals = BTreeMap::new();
+        for request in self.recorder.received() {
+            *arrivals.entry((request.path, request.body)).or_default() += 1;
+        }
+        arrivals
+    }
+
+    /// Pauses a job, waits until nothing of it is open, and returns every tick with its verdict.
+    async fn finish(&self, job: &str) -> BTreeMap<String, String> {
+        let paused = self.cluster.any().up().cli(&["pause", job, "--note", "the test is over"]);
+        assert!(paused.status.success(), "{}", String::from_utf8_lossy(&paused.stderr));
+        until("every launch has its verdict", SOON, async || {
+            let ticks = self.ticks(job).await;
+            ticks.iter().all(|(_, verdict, _)| !is_open(verdict)).then_some(())
+        })
+        .await;
+        self.ticks(job).await.into_iter().map(|(tick, verdict, _)| (tick, verdict)).collect()
+    }
+}
+
+fn every_second(on_unknown: &str) -> String {
+    job("* * * * * *", on_unknown, "overlap = \"allow\"", "do = \"effect\", count = 1, url = \"{api}/x\"")
+}
+
+fn seconds(ticks: &BTreeMap<String, String>) -> BTreeSet<i64> {
+    ticks.keys().map(|tick| chrono::DateTime::parse_from_rfc3339(tick).unwrap().timestamp()).collect()
+}
+
+/// Every second from the first to the last: read from the clock, not from the host's schedule.
+fn missing(ticks: &BTreeMap<String, String>) -> Vec<i64> {
+    let seen = seconds(ticks);
+    let (first, last) = (*seen.first().unwrap(), *seen.last().unwrap());
+    // Paused ticks have no launch; what counts lies before.
+    (first..=last).filter(|second| !seen.contains(second)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn any_node_answers_and_says_how() {
+    let fixture = Fixture::start(3, 1).await;
+    let cluster = &fixture.cluster;
+    let leader = cluster.leader().await;
+    let nodes = cluster.nodes_as_seen().await.unwrap();
+    let roles: BTreeMap<u64, &str> = nodes.iter().map(|(n, node)| (*n, node["role"].as_str().unwrap())).collect();
+    assert_eq!(roles.values().filter(|role| **role == "voter").count(), 2, "{roles:?}");
+    assert_eq!(roles[&leader], "leader");
+    assert_eq!(roles[&4], "learner");
+    for node in nodes.values() {
+        assert!(node["clock_ahead_ms"].as_i64().unwrap().abs() < 500, "one machine, one clock: {node}");
+        assert_eq!(node["alarms"], json!([]), "{node}");
+    }
+    fixture.apply(&every_second("skip")).await;
+    let other = cluster.nodes.iter().find(|node| node.number != leader).unwrap();
+    let served = |response: &reqwest::Response| response.headers()["tickhost-served"].to_str().unwrap().to_owned();
+    let http = other.up().http();
+    let read = http.get(format!("{}/v1/jobs/t/job", other.url())).send().await.unwrap();
+    assert_eq!(served(&read), format!("node {}, lease read", other.number));
+    let job: Value = read.json().await.unwrap();
+    let same = http.put(format!("{}/v1/jobs/t/job", other.url())).json(&job["spec"]).send().await.unwrap();
+    assert_eq!(served(&same), format!("node {leader}, leader"));
+    assert_eq!(same.json::<Value>().await.unwrap()["outcome"], "unchanged");
+    let here = http.get(format!("{}/v1/status", other.url())).send().await.unwrap();
+    assert_eq!(served(&here), format!("node {}", other.number));
+
+    // What a run wrote is found from every node, wherever it ran; and runs go to others than the leader.
+    let before = fixture.ticks("t/job").await.len();
+    fixture.until_verdicts("t/job", "succeeded", before + 3).await;
+    let ticks = fixture.ticks("t/job").await;
+    let (_, _, launch) = ticks.into_iter().rev().find(|(_, verdict, _)| verdict == "succeeded").unwrap();
+    let launch = launch.unwrap();
+    let story = fixture.launch(&launch).await.unwrap();
+    assert_ne!(story["attempts"][0]["node"], json!(leader), "{story}");
+    for node in &cluster.nodes {
+        let logs = node.up().cli(&["logs", &launch]);
+        assert!(logs.status.success(), "{}", String::from_utf8_lossy(&logs.stderr));
+    }
+    let listed = other.up().cli(&["nodes"]);
+    let text = String::from_utf8_lossy(&listed.stdout);
+    assert!(text.contains("learner") && text.contains("MiB free"), "{text}");
+    fixture.finish("t/job").await;
+    cluster.until_equal().await;
+}
+
+/// The leader is killed three times. Every tick is launched, none is doubled.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_leader_loses_no_tick_and_doubles_none() {
+    let mut fixture = Fixture::start(3, 0).await;
+    fixture.apply(&every_second("skip")).await;
+    for round in 1..=3 {
+        fixture.until_verdicts("t/job", "succeeded", 4 * round).await;
+        let leader = fixture.cluster.leader().await;
+        fixture.cluster.node(leader).kill();
+        fixture.until_verdicts("t/job", "succeeded", 4 * round + 3).await;
+        fixture.cluster.node(leader).start().await;
+        fixture.cluster.until_whole(3, 3).await;
+    }
+    let ticks = fixture.finish("t/job").await;
+    assert_eq!(missing(&ticks), Vec::<i64>::new());
+    let odd: Vec<_> =
+        ticks.iter().filter(|(_, verdict)| !["succeeded", "skipped(paused)"].contains(&verdict.as_str())).collect();
+    assert!(odd.is_empty(), "runs go to others than the leader, so its death takes none along: {odd:?}");
+    assert!(fixture.arrivals().values().all(|count| *count == 1), "{:?}", fixture.arrivals());
+    fixture.cluster.until_equal().await;
+}
+
+/// Every node is restarted in turn, as an upgrade does: ticks go on, and no run stays open for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rolling_restart_loses_no_tick() {
+    let mut fixture = Fixture::start(3, 0).await;
+    fixture.apply(&every_second("skip")).await;
+    fixture.until_verdicts("t/job", "succeeded", 2).await;
+    for number in 1..=3 {
+        let node = fixture.cluster.node(number);
+        node.up().terminate();
+        until("it stops in good order", SOON, async || node.process.as_mut()?.has_stopped().then_some(())).await;
+        node.start().await;
+        fixture.cluster.until_whole(3, 3).await;
+    }
+    let ticks = fixture.finish("t/job").await;
+    assert_eq!(missing(&ticks), Vec::<i64>::new());
+    let odd: Vec<_> =
+        ticks.iter().filter(|(_, verdict)| !["succeeded", "skipped(paused)"].contains(&verdict.as_str())).collect();
+    assert!(odd.is_empty(), "{odd:?}");
+    assert!(fixture.arrivals().values().all(|count| *count == 1));
+}
+
+/// An executor that is gone for good: its run is lost within its lease, and under `repeat` done again elsewhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vanished_executor_closes_its_run_within_the_lease() {
+    let mut fixture = Fixture::start(3, 0).await;
+    for (on_unknown, verdict) in [("skip", "lost"), ("repeat", "running")] {
+        let more = "retry = { attempts = 2, backoff = \"10ms\", backoff_max = \"10ms\" }";
+        let more = if on_unknown == "skip" { "" } else { more };
+        fixture.apply(&job("0 0 29 2 *", on_unknown, more, "do = \"sleepy\", ms = \"50000\"")).await;
+        let triggered = fixture.cluster.any().up().cli(&["trigger", "t/job", "--format", "json"]);
+        assert!(triggered.status.success(), "{}", String::from_utf8_lossy(&triggered.stderr));
+        let launch: Value = serde_json::from_slice(&triggered.stdout).unwrap();
+        let launch = launch["launch"].as_str().unwrap().to_owned();
+        let node = until("it runs", SOON, async || {
+            let story = fixture.launch(&launch).await?;
+            (story["verdict"] == "running").then(|| story["attempts"][0]["node"].as_u64())?
+        })
+        .await;
+        fixture.cluster.node(node).kill();
+        let killed = Instant::now();
+        let story = until("the run is closed", SOON, async || {
+            let story = fixture.launch(&launch).await?;
+            let is_over = !story["attempts"][0]["ended"].is_null() && story["verdict"] == verdict;
+            is_over.then_some(story)
+        })
+        .await;
+        assert!(killed.elapsed() > Duration::from_secs(10), "not before the session has certainly lapsed");
+        assert!(killed.elapsed() < Duration::from_secs(25), "within its lease: {:?}", killed.elapsed());
+        let evidence = story["attempts"][0]["ended"]["outcome"]["lost"]["evidence"].as_str().unwrap();
+        assert!(evidence.contains(&format!("node {node}")), "{evidence}");
+        if on_unknown == "repeat" {
+            assert_ne!(story["attempts"][1]["node"], json!(node));
+        }
+        fixture.cluster.node(node).start().await;
+        fixture.cluster.until_whole(3, 3).await;
+        let deleted = fixture.cluster.any().up().cli(&["delete", "t/job"]);
+        assert!(deleted.status.success());
+    }
+}
+
+/// A leader that is frozen past its lease and thawed: it thinks that it leads, and nobody obeys it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_leader_does_nothing_when_it_thaws() {
+    let mut fixture = Fixture::start(3, 0).await;
+    fixture.apply(&every_second("skip")).await;
+    for _ in 0..3 {
+        let before = fixture.recorder.received().len();
+        let leader = fixture.cluster.leader().await;
+        fixture.cluster.node(leader).up().signal(Signal::STOP);
+        let others: Vec<&Node> = fixture.cluster.nodes.iter().filter(|node| node.number != leader).collect();
+        until("another leads", SOON, async || {
+            let status = others[0].up().get("/v1/status").await?;
+            status["leader"].as_u64().filter(|now| *now != leader)
+        })
+        .await;
+        until("launches go on", SOON, async || (fixture.recorder.received().len() >= before + 4).then_some(())).await;
+        fixture.cluster.node(leader).up().signal(Signal::CONT);
+        fixture.cluster.until_whole(3, 3).await;
+    }
+    let ticks = fixture.finish("t/job").await;
+    assert_eq!(missing(&ticks), Vec::<i64>::new());
+    assert!(fixture.arrivals().values().all(|count| *count == 1), "{:?}", fixture.arrivals());
+    fixture.cluster.until_equal().await;
+}
+
+/// Two of three nodes are gone: nothing is stored, nothing launched, and the error says why.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_majority_nothing_is_accepted() {
+    let mut fixture = Fixture::start(3, 0).await;
+    let leader = fixture.cluster.leader().await;
+    let rest: Vec<u64> = (1..=3).filter(|node| *node != leader).collect();
+    for node in &rest {
+        fixture.cluster.node(*node).kill();
+    }
+    let manifest = write_manifest(fixture.dir.path(), &every_second("skip").replace("{api}", &fixture.recorder.url()));
+    let refused = cli(&fixture.cluster.node(leader).url(), &["apply", manifest.to_str().unwrap()]);
+    assert_eq!(refused.status.code(), Some(3), "{}", String::from_utf8_lossy(&refused.stderr));
+    for node in &rest {
+        fixture.cluster.node(*node).start().await;
+    }
+    fixture.cluster.until_whole(3, 3).await;
+    fixture.cluster.apply(&manifest);
+}
+
+/// What must not take part again: a wiped disk under its old number, and a copy of a directory.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_is_not_what_it_was_is_refused() {
+    let mut fixture = Fixture::start(3, 0).await;
+    let follower = (1..=3).find(|node| futures_block(fixture.cluster.leader()) != *node).unwrap();
+    let node = fixture.cluster.node(follower);
+    node.up().terminate();
+    until("it stops", SOON, async || node.process.as_mut()?.has_stopped().then_some(())).await;
+    let copy = node.data.with_extension("copy");
+    copy_all(&node.data, &copy);
+    // It goes on for a while: the copy is old now.
+    node.start().await;
+    fixture.cluster.until_whole(3, 3).await;
+    let node = fixture.cluster.node(follower);
+    node.kill();
+    std::fs::remove_dir_all(&node.data).unwrap();
+    std::fs::rename(&copy, &node.data).unwrap();
+    refused(node, "is a copy, or an older state").await;
+    std::fs::remove_dir_all(node.data.join("db")).unwrap();
+    std::fs::remove_file(node.data.join("floor")).unwrap();
+    refused(node, "its disk was wiped").await;
+    // Taken out, its number is gone for good; the disk may come back as a new node.
+    let removed = fixture.cluster.any().up().cli(&["cluster", "remove", &follower.to_string()]);
+    assert!(removed.status.success(), "{}", String::from_utf8_lossy(&removed.stderr));
+    assert!(!fixture.cluster.nodes_as_seen().await.unwrap().contains_key(&follower));
+    fixture.cluster.join(fixture.dir.path(), "new", false, "").await;
+    assert_eq!(fixture.cluster.nodes.last().unwrap().number, 4);
+    fixture.cluster.until_whole(3, 3).await;
+}
+
+async fn refused(node: &mut Node, why: &str) {
+    node.spawn(None, &[]);
+    let process = node.process.as_mut().unwrap();
+    let status = until("the node gives up", SOON, async || process.ended()).await;
+    assert!(!status.success());
+    let log = std::fs::read_to_string(&node.log).unwrap();
+    assert!(log.lines().rev().take(30).any(|line| line.contains(why)), "{why}: {log}");
+    node.process = None;
+}
+
+fn futures_block<T>(future: impl Future<Output = T>) -> T {
+    tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(future))
+}
+
+fn copy_all(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for file in std::fs::read_dir(from).unwrap().flatten() {
+        let target = to.join(file.file_name());
+        if file.path().is_dir() {
+            copy_all(&file.path(), &target);
+        } else {
+            std::fs::copy(file.path(), target).unwrap();
+        }
+    }
+}
+
+/// A certificate is exchanged while the cluster runs; leadership moves on command; a drained node gets no runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_moves_things_while_they_run() {
+    let fixture = Fixture::start(3, 1).await;
+    fixture.apply(&every_second("skip")).await;
+    let api = fixture.cluster.any().url();
+    let run = |arguments: &[&str]| {
+        let output = cli(&api, &[arguments, &["--format", "json"]].concat());
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    for node in &fixture.cluster.nodes {
+        let certificate = || std::fs::read(node.data.join("pki/node.pem")).unwrap();
+        let before = certificate();
+        let output = node.up().cli(&["cluster", "renew"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_ne!(certificate(), before);
+        // The authority's key is with those that vote, and with nobody else.
+        assert_eq!(node.data.join("pki/authority.key").exists(), node.number != 4);
+    }
+    run(&["cluster", "drain", "4"]);
+    let to = if fixture.cluster.leader().await == 2 { 3 } else { 2 };
+    assert_eq!(run(&["cluster", "transfer", &to.to_string()]), json!({ "leader": to }));
+    assert_eq!(fixture.cluster.leader().await, to);
+    fixture.until_verdicts("t/job", "succeeded", 5).await;
+    let since = chrono::Utc::now().to_rfc3339_opts(chrono::SecondsFormat::Secs, true);
+    fixture.until_verdicts("t/job", "succeeded", 8).await;
+    for (tick, _, launch) in fixture.ticks("t/job").await {
+        let Some(launch) = launch.filter(|_| tick > since) else { continue };
+        let story = fixture.launch(&launch).await.unwrap();
+        assert!(story["attempts"].as_array().unwrap().iter().all(|attempt| attempt["node"] != 4), "{story}");
+    }
+    let ticks = fixture.finish("t/job").await;
+    assert_eq!(missing(&ticks), Vec::<i64>::new());
+}
+
+/// The settings and the directory have to speak of the same thing.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_does_not_fit_together_is_said_before_anything_is_touched() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::prepare(dir.path(), "node", "");
+    let refused = |arguments: &[&str], why: &str| {
+        let output = cli("", arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(why), "{arguments:?}: {said}");
+    };
+    refused(&["serve", "--config", node.config()], "belongs to no cluster yet");
+    refused(&["cluster", "join", "--config", node.config(), "--peer", "127.0.0.1:1", "--token", "x"], "no token");
+    let none = format!("tickhost-join-1-{}", "0".repeat(128));
+    refused(&["cluster", "join", "--config", node.config(), "--peer", "127.0.0.1:1", "--token", &none], "connect to");
+    let founded = cli("", &["cluster", "init", "--config", node.config()]);
+    assert!(founded.status.success(), "{}", String::from_utf8_lossy(&founded.stderr));
+    refused(&["cluster", "init", "--config", node.config()], "holds a host's data already");
+    let alone = dir.path().join("alone.toml");
+    std::fs::write(&alone, format!("data = \"{}\"\n", node.data.display())).unwrap();
+    let alone = alone.to_str().unwrap();
+    refused(&["serve", "--config", alone], "no `[peer]`");
+    refused(&["cluster", "init", "--config", alone], "no `[peer]`");
+}
