@@ -1,6 +1,7 @@
 //! The benchmarks: figures are printed, not asserted.
 
 mod burst;
+mod failover;
 mod idle;
 mod sandbox;
 mod schedule;
@@ -22,6 +23,9 @@ async fn main() {
     }
     if wanted("idle") {
         idle::run().await;
+    }
+    if wanted("failover") {
+        failover::run().await;
     }
     if wanted("burst") {
         burst::run().await;

@@ -312,8 +312,15 @@ async fn a_disk_that_is_not_what_it_was_is_refused() {
 
 async fn refused(node: &mut Node, why: &str) {
     node.spawn(None, &[]);
-    let process = node.process.as_mut().unwrap();
-    let status = until("the node gives up", SOON, async || process.ended()).await;
+    let began = Instant::now();
+    let status = loop {
+        if let Some(status) = node.process.as_mut().unwrap().ended() {
+            break status;
+        }
+        let log = std::fs::read_to_string(&node.log).unwrap();
+        assert!(began.elapsed() < SOON / 2, "the node does not give up, though {why}: {log}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
     assert!(!status.success());
     let log = std::fs::read_to_string(&node.log).unwrap();
     assert!(log.lines().rev().take(30).any(|line| line.contains(why)), "{why}: {log}");

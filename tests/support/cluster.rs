@@ -159,6 +159,10 @@ impl Cluster {
             let nodes = self.nodes_as_seen().await?;
             let votes = |node: &&Value| ["leader", "voter"].contains(&node["role"].as_str().unwrap_or_default());
             let is_well = |node: &&Value| node["has_session"] == json!(true) && !node["heard_ms"].is_null();
+            // What the leader still knows of a process before this one does not count.
+            for node in self.nodes.iter().filter_map(|node| node.process.as_ref()) {
+                node.get("/v1/status").await?["session"].as_str()?;
+            }
             let whole = nodes.values().filter(votes).count() == voters && nodes.values().filter(is_well).count() == all;
             whole.then_some(())
         })
