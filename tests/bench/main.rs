@@ -5,6 +5,7 @@ mod failover;
 mod idle;
 mod sandbox;
 mod schedule;
+mod writes;
 
 #[tokio::main]
 async fn main() {
@@ -26,6 +27,9 @@ async fn main() {
     }
     if wanted("failover") {
         failover::run().await;
+    }
+    if wanted("writes") {
+        writes::run().await;
     }
     if wanted("burst") {
         burst::run().await;

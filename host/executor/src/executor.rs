@@ -218,7 +218,7 @@ impl Executor {
                 let answers: Result<Vec<Answer>, ExecutorError> = runs.iter().map(|run| self.ask(run)).collect();
                 let answers = answers?;
                 // Every "never" among them is on the disk before it is said.
-                self.table.sync().await;
+                self.table.sync_now().await;
                 Ok(Obeyed::Told(answers))
             }
             What::Stop(runs) => {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tickhost_ledger::{Grant, RunId, effect::EffectResult, launch::Outcome, rows::Usage};
 use tickhost_replica::{
     Db,
-    db::{OUTPUTS, RUNS},
+    db::{OUTPUTS, RUNS, Waiting},
 };
 use tickhost_sandbox::OutputText;
 use uuid::Uuid;
@@ -98,7 +98,7 @@ impl Table {
     pub(crate) async fn next_sequence(&self) -> io::Result<u64> {
         let next = self.sequence()? + 1;
         self.db.put(RUNS, SEQUENCE, &next)?;
-        self.sync().await;
+        self.sync_now().await;
         Ok(next)
     }
 
@@ -110,7 +110,7 @@ impl Table {
     /// Raises it. On the disk before anything is answered.
     pub(crate) async fn raise_floor(&self, floor: Floor) -> io::Result<()> {
         self.db.put(RUNS, FLOOR, &floor)?;
-        self.sync().await;
+        self.sync_now().await;
         Ok(())
     }
 
@@ -128,8 +128,14 @@ impl Table {
         self.db.delete(RUNS, run.to_string().as_bytes())
     }
 
+    /// For a launch among others.
     pub(crate) async fn sync(&self) {
-        self.db.sync(1).await;
+        self.db.sync(Waiting::Launches(1)).await;
+    }
+
+    /// For a leader that waits.
+    pub(crate) async fn sync_now(&self) {
+        self.db.sync(Waiting::Somebody).await;
     }
 
     pub(crate) fn put_output(&self, run: &RunId, output: &OutputText) -> io::Result<()> {

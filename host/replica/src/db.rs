@@ -42,7 +42,7 @@ const FAMILIES: [&str; 5] = [LOG, META, STATE, RUNS, OUTPUTS];
 
 /// While more launches than this wait for a sync within [`BUSY_PACE`], syncs keep that distance: one for many
 /// launches instead of one each. Below it nobody waits.
-const BUSY_WEIGHT: f64 = 32.0;
+const BUSY_LAUNCHES: f64 = 32.0;
 /// How far apart syncs are in a burst, counted from start to start: this much at most is added to the lateness of
 /// each launch, twice.
 const BUSY_PACE: Duration = Duration::from_millis(40);
@@ -244,16 +244,15 @@ impl Db {
         rows.map(|row| row.map(|(key, _)| key).map_err(std::io::Error::other)).collect()
     }
 
-    /// Runs `then` once everything written so far is on the disk. `weight` tells how many launches wait for
-    /// it, so that bursts share syncs.
-    pub fn sync_then(&self, weight: usize, then: impl FnOnce() + Send + 'static) {
-        self.sync.syncer.request(weight, Box::new(then));
+    /// Runs `then` once everything written so far is on the disk.
+    pub fn sync_then(&self, who: Waiting, then: impl FnOnce() + Send + 'static) {
+        self.sync.syncer.request(who, Box::new(then));
     }
 
     /// Returns once everything written so far is on the disk.
-    pub async fn sync(&self, weight: usize) {
+    pub async fn sync(&self, who: Waiting) {
         let (done, synced) = oneshot::channel();
-        self.sync_then(weight, move || {
+        self.sync_then(who, move || {
             let _ = done.send(());
         });
         // The syncer lives as long as this handle and ends the process rather than drop a request.
@@ -275,6 +274,15 @@ impl Db {
     }
 }
 
+/// Who waits for a sync.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waiting {
+    /// That many launches. In a burst they wait for each other, so that they share syncs.
+    Launches(usize),
+    /// Somebody who must not wait: a vote, a client.
+    Somebody,
+}
+
 struct Syncer {
     syncs: AtomicU64,
     queue: Mutex<Queue>,
@@ -285,7 +293,8 @@ struct Syncer {
 #[derive(Default)]
 struct Queue {
     waiting: Vec<Callback>,
-    weight: usize,
+    launches: usize,
+    hurry: bool,
     closed: bool,
 }
 
@@ -332,17 +341,14 @@ struct Pace {
 }
 
 impl Pace {
-    fn wait(&self) {
-        if self.load >= BUSY_WEIGHT
-            && let Some(rest) = BUSY_PACE.checked_sub(self.last.elapsed())
-        {
-            std::thread::sleep(rest);
-        }
+    /// How long the next sync is put off.
+    fn rest(&self) -> Duration {
+        if self.load < BUSY_LAUNCHES { Duration::ZERO } else { BUSY_PACE.saturating_sub(self.last.elapsed()) }
     }
 
-    fn count(&mut self, weight: usize) {
+    fn count(&mut self, launches: usize) {
         let passed = self.last.elapsed().as_secs_f64() / BUSY_PACE.as_secs_f64();
-        self.load = self.load * 0.5_f64.powf(passed) + weight as f64;
+        self.load = self.load * 0.5_f64.powf(passed) + launches as f64;
         self.last = Instant::now();
     }
 }
@@ -352,10 +358,13 @@ impl Syncer {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn request(&self, weight: usize, then: Callback) {
+    fn request(&self, who: Waiting, then: Callback) {
         let mut queue = self.lock();
         queue.waiting.push(then);
-        queue.weight += weight;
+        match who {
+            Waiting::Launches(launches) => queue.launches += launches,
+            Waiting::Somebody => queue.hurry = true,
+        }
         self.wake.notify_one();
     }
 
@@ -366,13 +375,14 @@ impl Syncer {
         if queue.waiting.is_empty() {
             return false;
         }
-        drop(queue);
-        pace.wait();
-        let (waiting, weight) = {
-            let mut queue = self.lock();
-            (std::mem::take(&mut queue.waiting), std::mem::take(&mut queue.weight))
+        let can_wait = |queue: &mut Queue| !queue.hurry && !queue.closed;
+        let paced = self.wake.wait_timeout_while(queue, pace.rest(), can_wait);
+        let (waiting, launches) = {
+            let (mut queue, _) = paced.unwrap_or_else(PoisonError::into_inner);
+            queue.hurry = false;
+            (std::mem::take(&mut queue.waiting), std::mem::take(&mut queue.launches))
         };
-        pace.count(weight);
+        pace.count(launches);
         if let Err(error) = rocks.flush_wal(true) {
             tracing::error!(%error, "sync the write-ahead log: the process ends, since a failed sync must not be retried");
             std::process::abort();

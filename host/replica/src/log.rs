@@ -8,15 +8,15 @@ use std::{
 
 use openraft::{
     EntryPayload, OptionalSend,
-    alias::{EntryOf, LogIdOf, VoteOf},
+    alias::{EntryOf, LogIdOf, PayloadOf, VoteOf},
     entry::RaftEntry,
     storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage},
 };
 use rocksdb::{Direction, IteratorMode, WriteBatch};
-use tickhost_ledger::codec;
+use tickhost_ledger::{Command, codec, command::Stamped};
 
 use crate::{
-    db::{Db, LOG, META, OpenError},
+    db::{Db, LOG, META, OpenError, Waiting},
     raft::Types,
 };
 
@@ -73,6 +73,25 @@ impl LogStore {
     }
 }
 
+/// How many launches an entry is about; `None` where somebody else waits for it too.
+fn launches(payload: &PayloadOf<Types>) -> Option<usize> {
+    let EntryPayload::Normal(request) = payload else { return None };
+    let is_of_a_launch = |stamped: &Stamped| {
+        matches!(
+            stamped.command,
+            Command::Decide(_)
+                | Command::Intend { .. }
+                | Command::Start { .. }
+                | Command::End { .. }
+                | Command::Enter { .. }
+                | Command::Expire { .. }
+                | Command::IntendEffect { .. }
+                | Command::WriteKv { .. }
+        )
+    };
+    request.0.commands.iter().all(is_of_a_launch).then_some(request.0.commands.len())
+}
+
 impl RaftLogReader<Types> for LogStore {
     async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
         &mut self,
@@ -116,7 +135,7 @@ impl RaftLogStorage<Types> for LogStore {
 
     async fn save_vote(&mut self, vote: &VoteOf<Types>) -> Result<(), io::Error> {
         self.db.put(META, VOTE, vote)?;
-        self.db.sync(1).await;
+        self.db.sync(Waiting::Somebody).await;
         let term = vote.leader_id.term;
         self.db.raise_floor(|floor| floor.term = term, true);
         Ok(())
@@ -138,11 +157,11 @@ impl RaftLogStorage<Types> for LogStore {
     {
         let family = self.db.family(LOG)?;
         let mut batch = WriteBatch::default();
-        let (mut weight, mut last) = (0, 0);
+        let (mut who, mut last) = (Waiting::Launches(0), 0);
         for entry in entries {
-            weight += match &entry.payload {
-                EntryPayload::Normal(request) => request.0.commands.len(),
-                EntryPayload::Blank | EntryPayload::Membership(_) => 1,
+            who = match (who, launches(&entry.payload)) {
+                (Waiting::Launches(before), Some(launches)) => Waiting::Launches(before + launches),
+                _ => Waiting::Somebody,
             };
             last = entry.index();
             let bytes = codec::encode(&entry).map_err(io::Error::other)?;
@@ -150,7 +169,7 @@ impl RaftLogStorage<Types> for LogStore {
         }
         self.db.write(batch)?;
         let db = self.db.clone();
-        self.db.sync_then(weight, move || {
+        self.db.sync_then(who, move || {
             // Not synced: a floor that lags behind only notices less.
             db.raise_floor(|floor| floor.last_index = floor.last_index.max(last), false);
             callback.io_completed(Ok(()));
@@ -161,23 +180,23 @@ impl RaftLogStorage<Types> for LogStore {
     async fn truncate_after(&mut self, last: Option<LogIdOf<Types>>) -> Result<(), io::Error> {
         let keep = last.map_or(0, |id| id.index);
         // What waits for a sync would raise the floor again afterwards.
-        self.db.sync(1).await;
+        self.db.sync(Waiting::Somebody).await;
         // First the promise is taken back: in between, a crash leaves a log above its floor.
         self.db.raise_floor(|floor| floor.last_index = floor.last_index.min(keep), true);
         self.delete(last.map_or(0, |id| id.index + 1), u64::MAX)?;
-        self.db.sync(1).await;
+        self.db.sync(Waiting::Somebody).await;
         Ok(())
     }
 
     async fn purge(&mut self, log_id: LogIdOf<Types>) -> Result<(), io::Error> {
         // The state that stands for these entries is on disk before they go.
-        self.db.sync(1).await;
+        self.db.sync(Waiting::Somebody).await;
         let mut batch = WriteBatch::default();
         let purged = codec::encode(&Some(log_id)).map_err(io::Error::other)?;
         batch.put_cf(&self.db.family(META)?, PURGED, purged);
         batch.delete_range_cf(&self.db.family(LOG)?, 0_u64.to_be_bytes(), (log_id.index + 1).to_be_bytes());
         self.db.write(batch)?;
-        self.db.sync(1).await;
+        self.db.sync(Waiting::Somebody).await;
         Ok(())
     }
 }

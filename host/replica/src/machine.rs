@@ -20,7 +20,7 @@ use tickhost_ledger::{Output, State, codec};
 use tokio::sync::mpsc;
 
 use crate::{
-    db::{Db, META, OpenError, STATE},
+    db::{Db, META, OpenError, STATE, Waiting},
     raft::{Response, Types},
 };
 
@@ -171,7 +171,7 @@ impl RaftStateMachine<Types> for Machine {
         batch.put_cf(&family, APPLIED, codec::encode(&mark).map_err(io::Error::other)?);
         batch.put_cf(&family, SNAPSHOT, codec::encode(&snapshot).map_err(io::Error::other)?);
         self.db.write(batch)?;
-        self.db.sync(1).await;
+        self.db.sync(Waiting::Somebody).await;
         let state = load_state(&self.db, generation)?;
         *self.state.write().unwrap_or_else(PoisonError::into_inner) = state;
         self.mark = mark;
@@ -203,7 +203,7 @@ impl RaftSnapshotBuilder<Types> for Builder {
         let mark = tokio::task::spawn_blocking(move || write_snapshot(&db)).await.map_err(io::Error::other)??;
         // What the snapshot stands for is on disk before anyone is told of it.
         self.db.put(META, SNAPSHOT, &mark)?;
-        self.db.sync(1).await;
+        self.db.sync(Waiting::Somebody).await;
         remove_other_snapshots(&mark)?;
         Ok(SnapshotOf::<Types, SnapshotFile> { meta: mark.meta, snapshot: SnapshotFile(mark.file) })
     }

@@ -21,7 +21,7 @@ use tokio::{
 };
 
 use crate::{
-    db::{Db, OpenError},
+    db::{Db, OpenError, Waiting},
     identity::Identity,
     listen,
     log::LogStore,
@@ -421,7 +421,7 @@ impl Replica {
         if let Err(error) = self.raft.shutdown().await {
             tracing::warn!(%error, "stop raft");
         }
-        self.db.sync(1).await;
+        self.db.sync(Waiting::Somebody).await;
     }
 }
 
