@@ -34,6 +34,13 @@ async fn main() {
     if wanted("burst") {
         burst::run().await;
     }
+    if wanted("burst-three") {
+        burst::run_on_three(&[1_000, 10_000]).await;
+    }
+    // By name only: it takes minutes.
+    if only.iter().any(|name| name == "burst-large") {
+        burst::run_on_three(&[50_000]).await;
+    }
 }
 
 /// The value below which that part of the sorted values lies.

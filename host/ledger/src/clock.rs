@@ -136,6 +136,15 @@ impl VoterClocks {
     /// # Errors
     /// Where less than a majority is known.
     pub fn now(&self, me: u64, voters: &BTreeSet<u64>, own: Stamp, boot_ms: i64) -> Result<Stamp, ClocksUnknown> {
+        let median = self.median(me, voters, own, boot_ms)?;
+        Ok(Stamp(own.0.min(median.0 + AHEAD_MS_MAX)))
+    }
+
+    /// The median of the voters' clocks.
+    ///
+    /// # Errors
+    /// Where less than a majority is known.
+    pub fn median(&self, me: u64, voters: &BTreeSet<u64>, own: Stamp, boot_ms: i64) -> Result<Stamp, ClocksUnknown> {
         let mut shown: Vec<i64> = voters
             .iter()
             .filter_map(|node| if *node == me { Some(own.0) } else { self.shows(*node, boot_ms) })
@@ -145,8 +154,7 @@ impl VoterClocks {
         }
         shown.sort_unstable();
         // Of two in the middle the one behind: late is better than early.
-        let median = shown[(shown.len() - 1) / 2];
-        Ok(Stamp(own.0.min(median + AHEAD_MS_MAX)))
+        Ok(Stamp(shown[(shown.len() - 1) / 2]))
     }
 }
 

@@ -7,6 +7,7 @@
 //! Start reading at [`launch`], the life of a launch as one total match; then [`State::apply`], then
 //! [`conductor`], which turns the state and an instant into the next commands.
 
+pub mod absence;
 pub mod clock;
 pub mod codec;
 pub mod command;

@@ -1,7 +1,7 @@
 //! Several executors: sessions, lapses, placement, catch-up by rate.
 
 use super::*;
-use tickhost_ledger::{FIRST_NODE, launch::Verdict, rows::Executor};
+use tickhost_ledger::{FIRST_NODE, absence::absences, launch::Verdict, rows::Executor};
 
 fn open(node: u64, store: u128, sequence: u64, session: u128) -> Command {
     Command::OpenSession {
@@ -216,4 +216,30 @@ fn the_format_of_a_cluster_is_that_of_its_oldest_node() {
     assert_eq!(host.state.format(), 0);
     let executor: &Executor = host.state.node(node).unwrap().executor.as_ref().unwrap();
     assert_eq!(executor.version, "0.0.9");
+}
+
+/// A leader that does nothing, an executor that says nothing: both are noticed from the state alone.
+#[test]
+fn what_did_not_happen_is_noticed_and_nothing_else_is() {
+    let limits = Limits { wall_ms: 1_000, ..Limits::default() };
+    let mut host = Host::new(JobSpec { limits, ..spec() });
+    let absent = |host: &Host, second: i64| -> Vec<String> {
+        let now = Stamp(1_000_000_000 + second * 1_000);
+        absences(&host.state, now, 10).iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(absent(&host, 5), Vec::<String>::new(), "an election may take as long");
+    assert_eq!(absent(&host, 6), ["billing/nightly@1970-01-12T13:46:41Z: no decision"]);
+    let run = host.advance_to(6).remove(0);
+    assert_eq!(absent(&host, 10), Vec::<String>::new());
+    host.start(&run);
+    for second in 7..40 {
+        host.advance_to(second);
+        let expected = if second > 6 + 1 + 20 + 5 { vec![format!("{}: no verdict", run.launch)] } else { vec![] };
+        assert_eq!(absent(&host, second), expected, "{second}");
+    }
+    host.end(&run, Outcome::Succeeded { message: None });
+    assert_eq!(absent(&host, 40), Vec::<String>::new());
+    // A pause is no silence.
+    host.apply(Command::Pause { job: name(), note: String::new(), by: String::new() });
+    assert_eq!(absent(&host, 100), Vec::<String>::new());
 }
