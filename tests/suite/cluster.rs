@@ -88,6 +88,11 @@ impl Fixture {
             ticks.iter().all(|(_, verdict, _)| !is_open(verdict)).then_some(())
         })
         .await;
+        let gaps = self.cluster.any().up().cli(&["ticks", job, "--gaps"]);
+        assert!(gaps.status.success(), "{}", String::from_utf8_lossy(&gaps.stderr));
+        for node in self.cluster.nodes.iter().filter_map(|node| node.process.as_ref()) {
+            assert_eq!(node.get("/v1/status").await.unwrap()["alarms"], json!([]));
+        }
         self.ticks(job).await.into_iter().map(|(tick, verdict, _)| (tick, verdict)).collect()
     }
 }

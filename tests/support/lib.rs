@@ -2,7 +2,9 @@
 //! outside of it that judges.
 
 pub mod cluster;
+pub mod faults;
 pub mod host;
+mod judge;
 pub mod kill;
 pub mod recorder;
 

@@ -20,7 +20,7 @@ use tokio::{
 use uuid::Uuid;
 
 pub use crate::settings::Settings;
-use crate::{between, cluster, components, leader, member};
+use crate::{between, cluster, components, leader, member, watch::Watch};
 
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -76,6 +76,8 @@ pub struct Host {
     pub(crate) ask_now: Arc<Notify>,
     /// This node takes no new runs any more.
     pub(crate) draining: Arc<AtomicBool>,
+    /// What did not happen.
+    pub(crate) watch: Arc<Watch>,
     /// Why the host cannot go on.
     failure: watch::Sender<Option<String>>,
 }
@@ -106,6 +108,7 @@ impl Host {
             wake: Arc::default(),
             ask_now: Arc::default(),
             draining: Arc::default(),
+            watch: Arc::default(),
             failure: watch::Sender::new(None),
         };
         tokio::spawn(leader::act(host.clone(), outputs));
@@ -113,6 +116,7 @@ impl Host {
         tokio::spawn(member::keep_session(host.clone()));
         tokio::spawn(components::warm(host.clone()));
         tokio::spawn(prune(host.clone()));
+        tokio::spawn(crate::watch::watch(host.clone()));
         match peers {
             Some((listener, address)) => {
                 tokio::spawn(serve_peers(host.clone(), listener, address));

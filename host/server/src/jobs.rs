@@ -1,6 +1,8 @@
 //! Changes of jobs, as clients ask for them: each decides, in its own entry, every tick up to its stamp under the
 //! old revision, and is made again where the ledger has moved on in between.
 
+use std::collections::BTreeSet;
+
 use chrono::SecondsFormat;
 use serde::Serialize;
 use tickhost_executor::{clock, now};
@@ -11,11 +13,13 @@ use tickhost_ledger::{
     rows::{Job, SkippedRange},
 };
 use tickhost_replica::ProposeError;
-use tickhost_schedule::{ParseError, Schedule};
+use tickhost_schedule::{self as schedule, ParseError, Schedule};
 use uuid::Uuid;
 
 use crate::host::Host;
 
+/// A tick this many seconds old has been decided, or is missing.
+const SETTLED_S: i64 = 5;
 /// A change loses against ticks that are decided at the same moment; it is made again this often.
 const TRIES: usize = 20;
 
@@ -217,6 +221,52 @@ impl Host {
         let surplus = views.len().saturating_sub(count);
         views.drain(..surplus);
         views
+    }
+}
+
+impl Host {
+    /// Ticks of the job's present revision that the schedule names and that nothing is known of, oldest first, at most
+    /// `count`. What is decided only now is no gap yet.
+    ///
+    /// Read from the schedule alone, not from what the ledger waits for: it is the check of that.
+    pub(crate) fn gaps(
+        &self,
+        name: &JobName,
+        from: TickAt,
+        to: TickAt,
+        count: usize,
+    ) -> Result<Vec<String>, ChangeError> {
+        let job = self.replica.read(|state| state.job(name).cloned());
+        let job = job.ok_or_else(|| Refusal::NoJob(name.clone()))?;
+        let schedule = conductor::schedule_of(name, &job)?;
+        let (covered, folded) = self.replica.read(|state| {
+            let launched: BTreeSet<TickAt> = state.launches(name, from, to).map(|(id, _)| id.tick).collect();
+            let skipped: Vec<(TickAt, Option<TickAt>)> =
+                state.skipped(name).map(|(start, range)| (start, range.to)).collect();
+            ((launched, skipped), state.folded(name).and_then(|folded| folded.to))
+        });
+        let (launched, skipped) = covered;
+        let is_covered = |tick: TickAt| {
+            launched.contains(&tick)
+                || skipped.iter().any(|(start, end)| *start <= tick && end.is_none_or(|end| tick <= end))
+        };
+        let stored = TickAt(job.stored_at.0.div_euclid(1_000));
+        let after = from.max(folded.unwrap_or(from)).max(stored).time();
+        let until = to.min(TickAt(now().0.div_euclid(1_000) - SETTLED_S));
+        let mut gaps = Vec::new();
+        let mut last = after;
+        while let schedule::Next::Tick(tick) = schedule.next(last) {
+            let at = TickAt::from(tick.at);
+            let is_over = job.spec.max_launches.is_some_and(|most| job.launched >= most) && at > job.cursor;
+            if at > until || is_over || gaps.len() >= count {
+                break;
+            }
+            if !is_covered(at) {
+                gaps.push(at.to_string());
+            }
+            last = tick.at;
+        }
+        Ok(gaps)
     }
 }
 

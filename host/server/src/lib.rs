@@ -17,3 +17,4 @@ mod leader;
 pub mod manifest;
 mod member;
 mod settings;
+mod watch;

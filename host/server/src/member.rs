@@ -41,7 +41,8 @@ pub(crate) async fn keep_session(host: Host) {
                 let news = (told.as_ref() != Some(&warm)).then(|| warm.clone());
                 let asked_ms = since_boot_ms();
                 match ask(&host, leader, session, sequence, news).await {
-                    Some(Granted::Session { leader, session: granted }) => {
+                    Some(Granted::Session { leader, session: granted, median }) => {
+                        median.into_iter().for_each(|median| host.watch.told(median));
                         match host.executor.hold(leader, granted, asked_ms).await {
                             Ok(true) => {
                                 session = Some(granted);

@@ -19,6 +19,7 @@ const USAGE: &str = "cargo xtask COMMAND
   fmt-check    formatting alone
   guests       build every guest component
   kill-test    kill the host at every named point and at random, 250 times (an option: --kills N)
+  fault-test   kill, freeze and restart the nodes of a cluster, 120 times (options: --faults N, --seed N)
   triples N    compare N random schedules with brute force (a second number: the seed to begin at)
   fuzz SECONDS feed the reader of expressions and the walker with anything
   bench        print the benchmarks
@@ -64,9 +65,9 @@ fn dispatch(command: &str, rest: &[String]) -> Result<(), Failed> {
         }
         "fmt-check" => fmt_check(&cargo),
         "guests" => guests::build(&cargo),
-        "kill-test" => {
+        "kill-test" | "fault-test" => {
             build(&cargo)?;
-            cargo.program("kill-test").run(rest)
+            cargo.program(command).run(rest)
         }
         "bench" => {
             build(&cargo)?;

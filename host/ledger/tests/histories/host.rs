@@ -39,13 +39,20 @@ pub(crate) fn name() -> JobName {
 
 impl Host {
     pub(crate) fn new(spec: JobSpec) -> Self {
+        let mut host = Self::empty(1_000_000_000);
+        assert_eq!(host.put(spec), Reply::Done);
+        host
+    }
+
+    /// A host without jobs, at that time.
+    pub(crate) fn empty(now_ms: i64) -> Self {
         let mut host = Self {
             state: State::default(),
             conductor: Conductor::default(),
             sequence: 0,
             calls: 0,
             index: 0,
-            now: 1_000_000_000,
+            now: now_ms,
             rows: BTreeMap::new(),
             outputs: vec![],
         };
@@ -55,7 +62,6 @@ impl Host {
         host.apply(Command::Found { cluster, key_domain, address: String::new() });
         host.register(2);
         host.apply(Command::PutComponent { digest: COMPONENT, size: 1, imports: vec![] });
-        assert_eq!(host.put(spec), Reply::Done);
         host
     }
 
@@ -76,11 +82,15 @@ impl Host {
     }
 
     pub(crate) fn put(&mut self, spec: JobSpec) -> Reply {
+        self.put_as(&name(), spec)
+    }
+
+    pub(crate) fn put_as(&mut self, name: &JobName, spec: JobSpec) -> Reply {
         let at = Stamp(self.now);
-        let schedule = Schedule::new(&spec.timing, Some("billing/nightly"), at.time()).unwrap();
+        let schedule = Schedule::new(&spec.timing, Some(&name.to_string()), at.time()).unwrap();
         self.apply(Command::PutJob {
-            job: name(),
-            from_revision: self.state.job(&name()).map_or(0, |j| j.revision),
+            job: name.clone(),
+            from_revision: self.state.job(name).map_or(0, |j| j.revision),
             next: conductor::next_tick(&schedule, at.time(), None),
             spec: Box::new(spec),
             by: "someone".into(),

@@ -5,6 +5,7 @@
 mod cluster;
 mod host;
 mod random;
+mod scenarios;
 mod time;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -52,6 +52,7 @@ pub fn router(host: Host) -> Router {
         .route("/v1/jobs/{namespace}/{name}/resume", post(resume))
         .route("/v1/jobs/{namespace}/{name}/trigger", post(trigger))
         .route("/v1/jobs/{namespace}/{name}/ticks", get(ticks))
+        .route("/v1/jobs/{namespace}/{name}/gaps", get(gaps))
         .route("/v1/launch", get(launch))
         .route("/v1/logs", get(logs))
         .route("/v1/nodes", get(members::nodes))
@@ -97,6 +98,7 @@ async fn status(State(host): State<Host>) -> Json<StatusView> {
         open: state.all_open().count(),
         session: host.executor.session().map(|id| id.to_string()),
         has_lease: host.replica.has_lease(),
+        alarms: host.watch.alarms(),
         held: host.believed_now().and_then(|_| host.check_room()).err(),
         rows: state.counts().map(|(name, count)| (name.to_owned(), count)).to_vec(),
     }))
@@ -223,24 +225,42 @@ async fn ticks(
     Query(query): Query<TicksQuery>,
 ) -> Answer<Value> {
     let name = JobName::new(&namespace, &name)?;
-    let instant = |text: Option<String>, default: i64| match text {
+    let (from, to) = interval(&host, &name, &query)?;
+    let ticks = host.ticks(&name, from, to, query.count.unwrap_or(100).min(TICKS_MAX));
+    let folded = host.replica.read(|state| state.folded(&name).cloned());
+    Ok(Json(json!({ "job": name.to_string(), "ticks": ticks, "folded": folded })))
+}
+
+/// Ticks that the schedule names and that have no verdict, though their time is over.
+async fn gaps(
+    State(host): State<Host>,
+    Path((namespace, name)): Path<(String, String)>,
+    Query(query): Query<TicksQuery>,
+) -> Answer<Value> {
+    let name = JobName::new(&namespace, &name)?;
+    let (from, to) = interval(&host, &name, &query)?;
+    let gaps = host.gaps(&name, from, to, query.count.unwrap_or(TICKS_MAX).min(TICKS_MAX))?;
+    Ok(Json(json!({ "job": name.to_string(), "gaps": gaps })))
+}
+
+/// What is asked for, of a job that there is or was.
+fn interval(host: &Host, name: &JobName, query: &TicksQuery) -> Result<(TickAt, TickAt), Problem> {
+    let instant = |text: &Option<String>, default: i64| match text {
         Some(text) => text.parse::<TickAt>(),
         None => Ok(TickAt(default)),
     };
-    let is_known = host.replica.read(|state| state.job(&name).is_some() || state.grave(&name).is_some());
+    let is_known = host.replica.read(|state| state.job(name).is_some() || state.grave(name).is_some());
     if !is_known {
         return Err(Problem::not_found(format!("there is no job `{name}` and never was; `tickhost jobs` lists them")));
     }
-    let from = instant(query.from, 0)?;
-    let to = instant(query.to, now().0.div_euclid(1_000))?;
+    let from = instant(&query.from, 0)?;
+    let to = instant(&query.to, now().0.div_euclid(1_000))?;
     if from > to {
         return Err(Problem::invalid(format!(
             "`from` is {from}, later than `to`, which is {to}; nothing lies between"
         )));
     }
-    let ticks = host.ticks(&name, from, to, query.count.unwrap_or(100).min(TICKS_MAX));
-    let folded = host.replica.read(|state| state.folded(&name).cloned());
-    Ok(Json(json!({ "job": name.to_string(), "ticks": ticks, "folded": folded })))
+    Ok((from, to))
 }
 
 #[derive(Deserialize)]

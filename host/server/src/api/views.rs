@@ -157,6 +157,8 @@ pub struct StatusView {
     pub session: Option<String>,
     /// Whether nobody else can lead at this moment.
     pub has_lease: bool,
+    /// What did not happen, as this node sees it.
+    pub alarms: Vec<String>,
     /// Why launches and changes are held, if they are.
     pub held: Option<String>,
     /// Rows, by kind.

@@ -26,13 +26,21 @@ pub(super) struct Ticks {
     /// The newest this many.
     #[arg(long, default_value_t = 20)]
     count: usize,
+    /// Only ticks of the job's present schedule without a verdict though their time is over: there must be none.
+    #[arg(long, conflicts_with = "count")]
+    gaps: bool,
 }
 
 impl Ticks {
     pub(super) async fn run(self, client: &Client, format: Format) -> Result<(), CliError> {
-        let mut query = vec![("count", self.count.to_string())];
+        let mut query = Vec::new();
         query.extend(self.from.map(|from| ("from", from)));
         query.extend(self.to.map(|to| ("to", to)));
+        if self.gaps {
+            let answer: Value = client.get(&format!("{}/gaps", job_path(&self.job)?), &query).await?;
+            return show_gaps(&self.job, &answer, format);
+        }
+        query.push(("count", self.count.to_string()));
         let answer: Value = client.get(&format!("{}/ticks", job_path(&self.job)?), &query).await?;
         if format == Format::Json {
             return print_json(&answer);
@@ -52,6 +60,22 @@ impl Ticks {
             say!("and older ones: {} succeeded, {} did not", count("succeeded"), count("other"));
         }
         Ok(())
+    }
+}
+
+fn show_gaps(job: &str, answer: &Value, format: Format) -> Result<(), CliError> {
+    let gaps: Vec<&str> = answer["gaps"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    match format {
+        Format::Json => print_json(answer)?,
+        Format::Text => gaps.iter().for_each(|tick| say!("{tick}  no verdict")),
+    }
+    match gaps.len() {
+        0 if format == Format::Text => {
+            say!("every tick of {job} has its verdict");
+            Ok(())
+        }
+        0 => Ok(()),
+        count => Err(CliError::failed(format!("{count} ticks of {job} have no verdict, and their time is over"))),
     }
 }
 

@@ -30,6 +30,9 @@ pub(super) async fn show(client: &Client, format: Format) -> Result<(), CliError
     say!("runs      {} of {}; {} launches open", status.runs, status.runs_max, status.open);
     let rows: Vec<String> = status.rows.iter().map(|(name, count)| format!("{count} {name}")).collect();
     say!("rows      {}", rows.join(", "));
+    for alarm in &status.alarms {
+        say!("alarm     {alarm}");
+    }
     if let Some(held) = &status.held {
         say!("held      {held}");
     }

@@ -212,6 +212,13 @@ impl Host {
         self.replica.proposer().propose(Some(term), at, commands).await
     }
 
+    /// The median of the voters' clocks, while this node leads and knows it.
+    fn median(&self) -> Option<Stamp> {
+        let reign = self.reign()?;
+        let clocks = reign.clocks();
+        clocks.median(self.replica.node(), &self.replica.voters(), clock::wall(), since_boot_ms()).ok()
+    }
+
     /// Why nothing more is written than what must be, if so: the disk of this node or of another that votes is full.
     ///
     /// # Errors

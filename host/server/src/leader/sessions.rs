@@ -61,6 +61,8 @@ pub(crate) enum Granted {
         leader: Floor,
         /// The session.
         session: Uuid,
+        /// The median of the voters' clocks, where it is known.
+        median: Option<Stamp>,
     },
     /// The leader does not know that session; ask for one.
     Unknown,
@@ -101,7 +103,7 @@ impl Host {
         if let Some(warm) = ask.warm {
             seat.warm = warm.into();
         }
-        Granted::Session { leader: reign.floor, session }
+        Granted::Session { leader: reign.floor, session, median: self.median() }
     }
 
     /// Lets an executor's session end, because its node is removed. Returns once it has certainly lapsed, or has nothing
@@ -166,7 +168,7 @@ impl Host {
             host.wake.notify_one();
         });
         self.wake.notify_one();
-        Granted::Session { leader, session }
+        Granted::Session { leader, session, median: self.median() }
     }
 }
 

@@ -1,0 +1,75 @@
+//! Every node looks by itself for what did not happen, and raises it: a leader that has stopped deciding does not say
+//! so.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use tickhost_executor::clock::since_boot_ms;
+use tickhost_ledger::{Stamp, absence::absences};
+
+use crate::host::Host;
+
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Alarms that are kept: with more than these somebody is looking already.
+const ALARMS_MAX: usize = 100;
+/// A median that was told longer ago than this is none.
+const TOLD_MS: i64 = 10_000;
+
+/// The time of the group, as this node was told it last, and what it has raised.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    /// The median of the voters' clocks less this machine's time since boot, and when it was told.
+    median: Mutex<Option<(i64, i64)>>,
+    alarms: Mutex<Vec<String>>,
+}
+
+impl Watch {
+    /// The leader has told the median of the voters' clocks.
+    pub(crate) fn told(&self, median: Stamp) {
+        let now_ms = since_boot_ms();
+        *self.median.lock().unwrap_or_else(PoisonError::into_inner) = Some((median.0 - now_ms, now_ms));
+    }
+
+    fn now(&self) -> Option<Stamp> {
+        let now_ms = since_boot_ms();
+        let told = *self.median.lock().unwrap_or_else(PoisonError::into_inner);
+        told.filter(|(_, at_ms)| now_ms - at_ms <= TOLD_MS).map(|(offset_ms, _)| Stamp(offset_ms + now_ms))
+    }
+
+    /// What is absent at this moment.
+    pub(crate) fn alarms(&self) -> Vec<String> {
+        self.alarms.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Looks for as long as the host runs. An alarm is raised once, and taken back when what was absent has come.
+pub(crate) async fn watch(host: Host) {
+    let mut raised: BTreeSet<String> = BTreeSet::new();
+    let mut is_blind = false;
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        // Of what was committed before, everything: a node that lags must not raise what has long been done.
+        let seen = host.replica.catch_up().await;
+        let (Ok(()), Some(now)) = (&seen, host.watch.now()) else {
+            if !std::mem::replace(&mut is_blind, true) {
+                let why = seen.err().map_or("no leader has told the time".into(), |error| error.to_string());
+                tracing::warn!(why, "this node cannot see whether ticks are decided");
+            }
+            continue;
+        };
+        is_blind = false;
+        let absent = host.replica.read(|state| absences(state, now, ALARMS_MAX));
+        let absent: BTreeSet<String> = absent.iter().map(ToString::to_string).collect();
+        for alarm in absent.difference(&raised) {
+            tracing::error!(alarm, "something did not happen");
+        }
+        for alarm in raised.difference(&absent) {
+            tracing::info!(alarm, "it has happened after all");
+        }
+        *host.watch.alarms.lock().unwrap_or_else(PoisonError::into_inner) = absent.iter().cloned().collect();
+        raised = absent;
+    }
+}
