@@ -14,11 +14,23 @@ fn library() -> PathBuf {
     found.expect("libfaketime; `apt-get install faketime`, as `cargo xtask test` does")
 }
 
-fn set(clock: &Path, ahead: &str) {
+/// Sets it, e.g. `+3600`.
+pub(crate) fn set(clock: &Path, ahead: &str) {
     // Written beside it and moved: the host reads it at any moment.
     let new = clock.with_extension("new");
     std::fs::write(&new, ahead).unwrap();
     std::fs::rename(&new, clock).unwrap();
+}
+
+/// What a host is to run under so that this file sets its wall clock.
+pub(crate) fn under(clock: &Path) -> Vec<String> {
+    vec![
+        "env".to_owned(),
+        format!("LD_PRELOAD={}", library().display()),
+        format!("FAKETIME_TIMESTAMP_FILE={}", clock.display()),
+        "FAKETIME_NO_CACHE=1".into(),
+        "FAKETIME_DONT_FAKE_MONOTONIC=1".into(),
+    ]
 }
 
 #[tokio::test]
@@ -26,15 +38,8 @@ async fn a_clock_that_leaps_ahead_by_mistake_uses_up_no_ticks() {
     let dir = tempfile::tempdir().unwrap();
     let clock = dir.path().join("clock");
     set(&clock, "+0");
-    let under = [
-        "env".to_owned(),
-        format!("LD_PRELOAD={}", library().display()),
-        format!("FAKETIME_TIMESTAMP_FILE={}", clock.display()),
-        "FAKETIME_NO_CACHE=1".into(),
-        "FAKETIME_DONT_FAKE_MONOTONIC=1".into(),
-    ];
     let manifest = job("* * * * * *", "skip", "", "do = \"noop\"");
-    let f = Fixture::start_under(&manifest, None, under.to_vec()).await;
+    let f = Fixture::start_under(&manifest, None, under(&clock)).await;
     let done = async || {
         let ticks = f.host.ticks("t/job").await.unwrap_or_default();
         ticks.into_iter().filter(|(_, verdict, _)| verdict == "succeeded").count()

@@ -15,7 +15,10 @@ use support::{
 };
 use tempfile::TempDir;
 
-use crate::fixture::job;
+use crate::{
+    clock::{set, under},
+    fixture::job,
+};
 
 /// A cluster, the recorder beside it, and a folder that goes with them.
 struct Fixture {
@@ -264,6 +267,48 @@ async fn a_frozen_leader_does_nothing_when_it_thaws() {
     assert_eq!(missing(&ticks), Vec::<i64>::new());
     assert!(fixture.arrivals().values().all(|count| *count == 1), "{:?}", fixture.arrivals());
     fixture.cluster.until_equal().await;
+}
+
+/// The leader's clock is set an hour ahead, and then an hour back: ticks go on at their time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_is_set_on_one_node_neither_bursts_nor_goes_silent() {
+    let mut fixture = Fixture::start(3, 0).await;
+    fixture.apply(&every_second("skip")).await;
+    let clock = fixture.dir.path().join("clock");
+    set(&clock, "+0");
+    let node = fixture.cluster.node(2);
+    node.up().terminate();
+    until("it stops in good order", SOON, async || node.process.as_mut()?.has_stopped().then_some(())).await;
+    node.spawn(None, &under(&clock));
+    fixture.cluster.until_whole(3, 3).await;
+    until("node 2 leads", SOON, async || {
+        fixture.cluster.any().up().cli(&["cluster", "transfer", "2"]);
+        (fixture.cluster.leader().await == 2).then_some(())
+    })
+    .await;
+    for ahead in ["+3600", "+0", "-3600", "+0"] {
+        set(&clock, ahead);
+        let before = fixture.recorder.received().len();
+        until(&format!("launches with {ahead}"), SOON, async || {
+            (fixture.recorder.received().len() >= before + 5).then_some(())
+        })
+        .await;
+        if ahead == "+3600" {
+            let nodes = fixture.cluster.nodes_as_seen().await.unwrap();
+            let alarms: Vec<&Value> = nodes.values().flat_map(|node| node["alarms"].as_array().unwrap()).collect();
+            assert!(alarms.iter().any(|alarm| alarm.as_str().unwrap().contains("its clock is")), "{alarms:?}");
+        }
+    }
+    assert_ne!(fixture.cluster.leader().await, 2, "one whose clock was behind has handed over");
+    for request in fixture.recorder.received() {
+        let tick = request.body.split('@').nth(1).unwrap().split('"').next().unwrap();
+        let tick = chrono::DateTime::parse_from_rfc3339(tick).unwrap().timestamp_millis();
+        assert!(request.at_ms >= tick - 600, "{request:?} is early");
+        assert!(request.at_ms <= tick + 10_000, "{request:?} is late");
+    }
+    let ticks = fixture.finish("t/job").await;
+    assert_eq!(missing(&ticks), Vec::<i64>::new());
+    assert!(fixture.arrivals().values().all(|count| *count == 1), "{:?}", fixture.arrivals());
 }
 
 /// Two of three nodes are gone: nothing is stored, nothing launched, and the error says why.

@@ -7,6 +7,7 @@ use std::{
     os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Output, Stdio},
+    sync::atomic::{AtomicU16, Ordering},
     time::{Duration, Instant},
 };
 
@@ -42,6 +43,9 @@ pub async fn until<T>(what: &str, within: Duration, mut look: impl AsyncFnMut() 
         tokio::time::sleep(LOOK_EVERY).await;
     }
 }
+
+/// Linux gives out 32768 and above by itself.
+const PORTS: std::ops::Range<u16> = 12_000..32_000;
 
 /// A host's process. Killed when dropped.
 pub struct HostProcess {
@@ -231,13 +235,23 @@ impl Drop for HostProcess {
     }
 }
 
-/// An address of loopback that is free now; nobody else takes ports at random on a test machine in between.
+/// An address of loopback that is free now, and that no outgoing connection is given while its host is down: below the
+/// ports that the machine gives out by itself.
 ///
 /// # Panics
 /// Where there is none.
 pub fn free_address() -> SocketAddr {
-    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    listener.local_addr().expect("its address")
+    static TRIED: AtomicU16 = AtomicU16::new(0);
+    // Tests run in processes of their own, side by side: each begins elsewhere.
+    let begin = u64::from(std::process::id()) * 7_919;
+    for _ in 0..PORTS.len() {
+        let nth = begin + u64::from(TRIED.fetch_add(1, Ordering::Relaxed));
+        let port = PORTS.start + u16::try_from(nth % PORTS.len() as u64).unwrap_or_default();
+        if let Ok(listener) = std::net::TcpListener::bind(("127.0.0.1", port)) {
+            return listener.local_addr().expect("its address");
+        }
+    }
+    panic!("no port of {PORTS:?} is free");
 }
 
 /// An instant of the API in milliseconds since 1970.

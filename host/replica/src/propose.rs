@@ -46,6 +46,12 @@ pub enum ProposeError {
     /// Leadership ended before it was committed: it may yet be.
     #[error("leadership ended before the proposal was committed; it may or may not take effect")]
     Unknown,
+    /// The group cannot do that now.
+    #[error("{0}")]
+    Refused(String),
+    /// The leader cannot be asked.
+    #[error("the leader cannot be asked: {0}")]
+    Unreachable(String),
     /// The node is stopping.
     #[error("the node has stopped: {0}")]
     Stopped(String),
@@ -156,7 +162,7 @@ impl Proposer {
 
     pub(crate) async fn read_index(&self, leader: u64) -> Result<Option<u64>, ProposeError> {
         let asked = self.peers.ask(leader, "/ledger/read-index", &(), CALL_WITHIN).await;
-        let answered: Result<u64, ProposeError> = asked.map_err(|e| ProposeError::Stopped(e.to_string()))?;
+        let answered: Result<u64, ProposeError> = asked.map_err(|e| ProposeError::Unreachable(e.to_string()))?;
         answered.map(Some)
     }
 }
@@ -201,7 +207,7 @@ async fn report_all(peers: Peers, node: u64, leader: watch::Receiver<Option<u64>
                 .ask(leader, "/ledger/report", &commands, CALL_WITHIN)
                 .await
                 // Whether it arrived does not matter: what is reported may be reported again.
-                .map_err(|error| ProposeError::Stopped(error.to_string())),
+                .map_err(|error| ProposeError::Unreachable(error.to_string())),
             Err(error) => Err(error),
         };
         match answers {

@@ -248,7 +248,7 @@ impl Replica {
             _ => Some(self.read_index(ReadPolicy::LeaseRead).await?),
         };
         let waited = self.raft.wait(Some(Duration::from_secs(5))).applied_index_at_least(index, "catch up").await;
-        waited.map(|_| ()).map_err(|e| ProposeError::Stopped(format!("this node lags behind: {e}")))
+        waited.map(|_| ()).map_err(|e| ProposeError::Refused(format!("this node lags behind: {e}")))
     }
 
     /// Confirms with a majority that this node leads at a moment after the call.
@@ -337,7 +337,8 @@ impl Replica {
         let changed = self.raft.change_membership(change, true).await;
         changed.map(|_| ()).map_err(|error| match error.api_error() {
             Some(ClientWriteError::ForwardToLeader(to)) => ProposeError::NotLeader { leader: to.leader_id },
-            _ => ProposeError::Stopped(error.to_string()),
+            Some(other) => ProposeError::Refused(other.to_string()),
+            None => ProposeError::Stopped(error.to_string()),
         })
     }
 
@@ -359,16 +360,18 @@ impl Replica {
         }
         let voters = self.voters();
         let matched = self.matched();
-        let furthest = || matched.iter().filter(|(node, _)| voters.contains(node)).max_by_key(|(_, index)| **index);
-        let to = to.or_else(|| furthest().map(|(node, _)| *node)).filter(|to| *to != self.node && voters.contains(to));
-        let to = to.ok_or_else(|| ProposeError::Stopped("there is no such other node that votes".into()))?;
+        // What is not known to be replicated counts as nothing: a leader that has only just begun knows of nobody.
+        let reach = |node: &u64| matched.get(node).copied().unwrap_or_default();
+        let furthest = || voters.iter().copied().filter(|node| *node != self.node).max_by_key(reach);
+        let to = to.or_else(furthest).filter(|to| *to != self.node && voters.contains(to));
+        let to = to.ok_or_else(|| ProposeError::Refused("there is no such other node that votes".into()))?;
         self.raft.trigger().transfer_leader(to).await.map_err(|e| ProposeError::Stopped(e.to_string()))?;
         let mut leader = self.leader.clone();
         let node = self.node;
         let taken = tokio::time::timeout(TRANSFER_WITHIN, leader.wait_for(|now| now.is_some_and(|now| now != node)));
         match taken.await {
             Ok(Ok(now)) => Ok(now.unwrap_or(to)),
-            _ => Err(ProposeError::Stopped(format!("node {to} has not taken over within {TRANSFER_WITHIN:?}"))),
+            _ => Err(ProposeError::Refused(format!("node {to} has not taken over within {TRANSFER_WITHIN:?}"))),
         }
     }
 

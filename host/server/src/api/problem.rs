@@ -117,7 +117,10 @@ impl From<ProposeError> for Problem {
     fn from(error: ProposeError) -> Self {
         let title = match error {
             ProposeError::NotLeader { .. } => NO_LEADER,
-            ProposeError::Unknown | ProposeError::Stopped(_) => "unavailable",
+            ProposeError::Unknown
+            | ProposeError::Refused(_)
+            | ProposeError::Unreachable(_)
+            | ProposeError::Stopped(_) => "unavailable",
         };
         Self::new(StatusCode::SERVICE_UNAVAILABLE, title, error)
     }

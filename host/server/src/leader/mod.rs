@@ -213,7 +213,7 @@ impl Host {
     }
 
     /// The median of the voters' clocks, while this node leads and knows it.
-    fn median(&self) -> Option<Stamp> {
+    pub(super) fn median(&self) -> Option<Stamp> {
         let reign = self.reign()?;
         let clocks = reign.clocks();
         clocks.median(self.replica.node(), &self.replica.voters(), clock::wall(), since_boot_ms()).ok()

@@ -4,11 +4,11 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use tickhost_executor::{
-    clock::since_boot_ms,
+    clock::{self, since_boot_ms},
     now,
     order::{Floor, LAPSED_MS},
 };
-use tickhost_ledger::{Command, Digest, Refusal, Reply, Stamp, conductor};
+use tickhost_ledger::{Command, Digest, Refusal, Reply, Stamp, clock::AHEAD_MS_MAX, conductor};
 use uuid::Uuid;
 
 use super::{Reign, Said, Seat, resolve};
@@ -177,6 +177,7 @@ impl Host {
 pub(super) async fn watch(host: &Host, reign: &Arc<Reign>) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
+        give_way(host).await;
         let now_ms = since_boot_ms();
         let sessions: Vec<(u64, Uuid)> = host
             .replica
@@ -194,6 +195,19 @@ pub(super) async fn watch(host: &Host, reign: &Arc<Reign>) {
                 Err(error) => tracing::warn!(node, %error, "end a session"),
             }
         }
+    }
+}
+
+/// A leader decides nothing in the future of its own clock; one whose clock is behind would be silent for as long as that
+/// lasts, and lets somebody else lead.
+async fn give_way(host: &Host) {
+    let behind_ms = host.median().map_or(0, |median| median.0 - clock::wall().0);
+    if behind_ms <= AHEAD_MS_MAX || host.replica.voters().len() < 2 {
+        return;
+    }
+    tracing::error!(behind_ms, "this node's clock is behind the others': it hands leadership over");
+    if let Err(error) = host.replica.hand_over(None).await {
+        tracing::warn!(%error, "hand leadership over");
     }
 }
 
