@@ -203,12 +203,11 @@ impl Executor {
         }
         match order.what {
             What::Run(dispatches) => {
-                let session = self.session();
-                if session != Some(order.session) {
-                    let found = session.map_or("no session".into(), |id| format!("session {id}"));
+                if !self.lease.take(order.session, order.number, since_boot_ms()) {
+                    let found = self.session().map_or("no session".into(), |id| format!("session {id}"));
                     return Ok(Obeyed::Refused(format!(
-                        "the run is for session {}, and the executor has {found}",
-                        order.session
+                        "order {} of session {} is taken once, while that session holds; the executor has {found}",
+                        order.number, order.session
                     )));
                 }
                 dispatches.into_iter().try_for_each(|dispatch| self.dispatch(dispatch))?;

@@ -1,6 +1,9 @@
 //! The lease under which an executor takes runs, by its own clock since boot.
 
-use std::sync::{Mutex, PoisonError};
+use std::{
+    collections::BTreeSet,
+    sync::{Mutex, PoisonError},
+};
 
 use uuid::Uuid;
 
@@ -13,11 +16,18 @@ const STOP_MS: i64 = 500;
 #[derive(Debug, Default)]
 pub(crate) struct Lease(Mutex<Option<Held>>);
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Held {
     session: Uuid,
     until_ms: i64,
+    /// The numbers of the orders that were taken, from the lowest that may still arrive on.
+    taken: BTreeSet<u64>,
+    lowest: u64,
 }
+
+/// Orders on their way at a time, by far. What is that far behind the newest is refused, though it may never have
+/// arrived: its leader asks what became of it.
+const UNDER_WAY_MAX: usize = 4_096;
 
 impl Lease {
     fn held(&self) -> std::sync::MutexGuard<'_, Option<Held>> {
@@ -28,28 +38,47 @@ impl Lease {
     /// its runs must not go on.
     pub(crate) fn extend(&self, session: Uuid, asked_ms: i64, now_ms: i64) -> bool {
         let mut held = self.held();
-        let unbroken = held.is_none_or(|held| now_ms < held.until_ms);
+        let unbroken = held.as_ref().is_none_or(|held| now_ms < held.until_ms);
         let until_ms = asked_ms + SESSION_MS - STOP_MS;
-        // Answers may overtake each other: a lease never gets shorter.
-        let until_ms = held.filter(|held| held.session == session).map_or(until_ms, |h| h.until_ms.max(until_ms));
-        *held = Some(Held { session, until_ms });
+        match held.as_mut().filter(|held| held.session == session) {
+            // Answers may overtake each other: a lease never gets shorter.
+            Some(held) => held.until_ms = held.until_ms.max(until_ms),
+            None => *held = Some(Held { session, until_ms, taken: BTreeSet::new(), lowest: 0 }),
+        }
         unbroken
+    }
+
+    /// Whether an order of that session with that number is to be obeyed: the session holds, and it is the first time.
+    pub(crate) fn take(&self, session: Uuid, number: u64, now_ms: i64) -> bool {
+        let mut held = self.held();
+        let Some(held) = held.as_mut().filter(|held| held.session == session && now_ms < held.until_ms) else {
+            return false;
+        };
+        if number < held.lowest || !held.taken.insert(number) {
+            return false;
+        }
+        if held.taken.len() > UNDER_WAY_MAX
+            && let Some(oldest) = held.taken.pop_first()
+        {
+            held.lowest = oldest + 1;
+        }
+        true
     }
 
     /// The session, while it holds.
     pub(crate) fn session(&self, now_ms: i64) -> Option<Uuid> {
-        self.held().filter(|held| now_ms < held.until_ms).map(|held| held.session)
+        self.held().as_ref().filter(|held| now_ms < held.until_ms).map(|held| held.session)
     }
 
     /// When it lapses if nothing happens.
     pub(crate) fn until_ms(&self) -> Option<i64> {
-        self.held().map(|held| held.until_ms)
+        self.held().as_ref().map(|held| held.until_ms)
     }
 
     /// Forgets a lease that has lapsed. True where there was one.
     pub(crate) fn end(&self, now_ms: i64) -> bool {
         let mut held = self.held();
-        let is_over = held.is_some_and(|held| now_ms >= held.until_ms);
+        let is_over = held.as_ref().is_some_and(|held| now_ms >= held.until_ms);
         if is_over {
             *held = None;
         }
@@ -93,5 +122,21 @@ mod tests {
         let until = lease.until_ms();
         lease.extend(A, 1_000, 3_020);
         assert_eq!(lease.until_ms(), until);
+    }
+
+    #[test]
+    fn an_order_is_taken_once_and_only_while_its_session_holds() {
+        let lease = Lease::default();
+        assert!(!lease.take(A, 1, 0));
+        lease.extend(A, 0, 0);
+        assert!(lease.take(A, 2, 1) && lease.take(A, 1, 1), "they may overtake each other");
+        assert!(!lease.take(A, 1, 1) && !lease.take(A, 2, 1));
+        assert!(!lease.take(B, 3, 1) && !lease.take(A, 3, SESSION_MS));
+        for number in 10..10 + 2 * UNDER_WAY_MAX as u64 {
+            assert!(lease.take(A, number, 1));
+        }
+        assert!(!lease.take(A, 3, 1), "so far behind that nobody knows");
+        lease.extend(B, 1, 1);
+        assert!(lease.take(B, 1, 1), "another session counts anew");
     }
 }

@@ -45,6 +45,8 @@ pub struct Order {
     pub leader: Floor,
     /// The session it is meant for.
     pub session: Uuid,
+    /// Its number in that session: an order that arrives twice is obeyed once.
+    pub number: u64,
     /// What is to be done.
     pub what: What,
 }

@@ -20,6 +20,7 @@ const USAGE: &str = "cargo xtask COMMAND
   guests       build every guest component
   kill-test    kill the host at every named point and at random, 250 times (an option: --kills N)
   fault-test   kill, freeze and restart the nodes of a cluster, 120 times (options: --faults N, --seed N)
+  histories N  try N histories of the launch protocol over a bad network (a second number: the seed to begin at)
   triples N    compare N random schedules with brute force (a second number: the seed to begin at)
   fuzz SECONDS feed the reader of expressions and the walker with anything
   bench        print the benchmarks
@@ -73,6 +74,7 @@ fn dispatch(command: &str, rest: &[String]) -> Result<(), Failed> {
             build(&cargo)?;
             cargo.program("bench").run(rest)
         }
+        "histories" => histories(&cargo, rest),
         "triples" => triples(&cargo, rest),
         "fuzz" => fuzz::schedule(&cargo, rest.first().map_or("60", String::as_str)),
         "example-api" => {
@@ -128,6 +130,29 @@ fn triples(cargo: &Cargo, rest: &[String]) -> Result<(), Failed> {
         .env("CARGO_TARGET_DIR", cargo.target().join("schedule"))
         .env("TICKHOST_TRIPLES", count)
         .env("TICKHOST_TRIPLE_SEED", seed)
+        .run()
+}
+
+/// Histories of the launch protocol, many more than the tests try. Optimised: there are millions.
+fn histories(cargo: &Cargo, rest: &[String]) -> Result<(), Failed> {
+    let count = rest.first().map_or("10000000", String::as_str);
+    let seed = rest.get(1).map_or("1", String::as_str);
+    cargo
+        .command(&[
+            "test",
+            "--release",
+            "--quiet",
+            "-p",
+            "tickhost-ledger",
+            "--test",
+            "protocol",
+            "--",
+            "--nocapture",
+            "whatever",
+        ])
+        .env("CARGO_TARGET_DIR", cargo.target().join("ledger"))
+        .env("TICKHOST_HISTORIES", count)
+        .env("TICKHOST_HISTORY_SEED", seed)
         .run()
 }
 

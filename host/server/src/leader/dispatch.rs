@@ -51,12 +51,12 @@ impl Host {
     /// Sends an order to an executor: this node's own, or another's.
     pub(super) async fn order(&self, reign: &Reign, node: u64, what: What) -> Result<Obeyed, CallError> {
         let not_sent = |why: String| CallError::NotSent { node, why };
-        let session = reign.session(node).ok_or_else(|| not_sent("it has no session".into()))?;
+        let (session, number) = reign.next_order(node).ok_or_else(|| not_sent("it has no session".into()))?;
         // What comes after this check is the executor's to refuse.
         if !self.replica.has_lease() {
             return Err(not_sent("the lease of this leader has run out".into()));
         }
-        let order = Order { leader: reign.floor, session, what };
+        let order = Order { leader: reign.floor, session, number, what };
         if node == self.replica.node() {
             return Ok(self.obey(order).await);
         }
@@ -92,15 +92,17 @@ async fn dispatch(host: Host, reign: Arc<Reign>, node: u64, runs: Vec<RunId>) {
     }
     match host.order(&reign, node, What::Run(dispatches)).await {
         Ok(Obeyed::Done) => {}
-        // Nobody else sends these runs, so that they were not taken on now is for ever.
-        Ok(Obeyed::Refused(why)) => {
-            give_back(&host, &reign, runs, &format!("node {node} did not take it: {why}")).await;
-        }
+        // It never left this node, and nobody else sends it.
         Err(CallError::NotSent { why, .. }) => {
             give_back(&host, &reign, runs, &format!("it was not sent to node {node}: {why}")).await;
         }
         Err(error @ (CallError::NoAnswer { .. } | CallError::Refused { .. })) => {
             tracing::warn!(%error, runs = runs.len(), "runs were sent, and nobody knows whether they arrived");
+            resolve::resolve(&host, &reign, node, runs).await;
+        }
+        // No proof that it had not arrived before: only a "never" that is on the executor's disk binds.
+        Ok(Obeyed::Refused(why)) => {
+            tracing::warn!(node, why, runs = runs.len(), "an executor refuses runs");
             resolve::resolve(&host, &reign, node, runs).await;
         }
         Ok(Obeyed::Told(_)) => tracing::error!(node, "an executor told what it was not asked"),

@@ -54,6 +54,8 @@ pub(crate) struct Reign {
 /// An executor as its leader knows it beside the ledger.
 struct Seat {
     session: Uuid,
+    /// Orders that were sent in it.
+    orders: u64,
     /// When its last question that was answered had arrived, in milliseconds since boot.
     heard_ms: i64,
     /// It takes new runs.
@@ -113,6 +115,14 @@ impl Reign {
 
     fn session(&self, node: u64) -> Option<Uuid> {
         self.seats().get(&node).map(|seat| seat.session)
+    }
+
+    /// The session of an executor, and the number of the next order in it.
+    fn next_order(&self, node: u64) -> Option<(Uuid, u64)> {
+        let mut seats = self.seats();
+        let seat = seats.get_mut(&node)?;
+        seat.orders += 1;
+        Some((seat.session, seat.orders))
     }
 
     fn is_unreachable(&self, node: u64) {

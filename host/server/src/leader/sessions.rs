@@ -136,6 +136,7 @@ impl Host {
         // Before the ledger has it: whoever looks for silent executors must not find this one without a seat.
         let seat = Seat {
             session,
+            orders: 0,
             heard_ms: asked_ms,
             accepts: ask.accepts,
             said: said(&ask),
