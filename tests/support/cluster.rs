@@ -155,18 +155,33 @@ impl Cluster {
 
     /// Waits until so many vote, and so many have sessions and follow.
     pub async fn until_whole(&self, voters: usize, all: usize) {
-        until("the cluster is whole", SOON, async || {
-            let nodes = self.nodes_as_seen().await?;
-            let votes = |node: &&Value| ["leader", "voter"].contains(&node["role"].as_str().unwrap_or_default());
-            let is_well = |node: &&Value| node["has_session"] == json!(true) && !node["heard_ms"].is_null();
-            // What the leader still knows of a process before this one does not count.
-            for node in self.nodes.iter().filter_map(|node| node.process.as_ref()) {
-                node.get("/v1/status").await?["session"].as_str()?;
+        let began = Instant::now();
+        while !self.is_whole(voters, all).await {
+            if began.elapsed() > SOON {
+                let tails = self.nodes.iter().map(|node| {
+                    let log = std::fs::read_to_string(&node.log).unwrap_or_default();
+                    let tail: Vec<&str> = log.lines().rev().take(8).collect();
+                    format!("node {}: {tail:#?}", node.number)
+                });
+                let seen = self.nodes_as_seen().await;
+                panic!("the cluster is not whole: {seen:?}\n{}", tails.collect::<Vec<_>>().join("\n"));
             }
-            let whole = nodes.values().filter(votes).count() == voters && nodes.values().filter(is_well).count() == all;
-            whole.then_some(())
-        })
-        .await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn is_whole(&self, voters: usize, all: usize) -> bool {
+        // What the leader still knows of a process before this one does not count.
+        for node in self.nodes.iter().filter_map(|node| node.process.as_ref()) {
+            let status = node.get("/v1/status").await.unwrap_or_default();
+            if status["session"].is_null() {
+                return false;
+            }
+        }
+        let nodes = self.nodes_as_seen().await.unwrap_or_default();
+        let votes = |node: &&Value| ["leader", "voter"].contains(&node["role"].as_str().unwrap_or_default());
+        let is_well = |node: &&Value| node["has_session"] == json!(true) && !node["heard_ms"].is_null();
+        nodes.values().filter(votes).count() == voters && nodes.values().filter(is_well).count() == all
     }
 
     /// What the leader says of every node, by number.
