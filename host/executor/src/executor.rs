@@ -264,8 +264,8 @@ impl Executor {
         let ready = self.ready(request.component).await;
         let report = match ready {
             Err(message) => RunReport { outcome: Outcome::Trapped { message }, usage: Usage::default() },
-            // Compiling can take longer than a session.
-            Ok(()) if self.has_lapsed(&run) => {
+            // Compiling can take longer than a session, and so can a pause of the whole process.
+            Ok(()) if self.has_lapsed(&run) || self.session().is_none() => {
                 let evidence = "its session with the leader lapsed while the component was made ready".into();
                 RunReport { outcome: Outcome::NeverStarted { evidence }, usage: Usage::default() }
             }

@@ -46,6 +46,8 @@ enum Bug {
     NoSession,
     /// Guests go on when the session has lapsed, and the leader gives their ticks away.
     NoStopOnLapse,
+    /// What was accepted under a session begins under the next one, though the first has lapsed.
+    AcceptedOutlivesSession,
     /// The leader calls a session lapsed too early.
     LapseTooEarly,
     /// The run's row is written after the guest has begun.
@@ -62,12 +64,13 @@ enum Bug {
     NoResolution,
 }
 
-const BUGS: [Bug; 12] = [
+const BUGS: [Bug; 13] = [
     Bug::NoTombstone,
     Bug::UnsyncedTombstoneNorSession,
     Bug::NoFloorOnDiskNorSession,
     Bug::NoSession,
     Bug::NoStopOnLapse,
+    Bug::AcceptedOutlivesSession,
     Bug::LapseTooEarly,
     Bug::RowAfterStart,
     Bug::RunningIsNever,
@@ -262,7 +265,7 @@ impl World {
 
     /// The executor looks at its lease, as it does before and after everything.
     fn look_at_lease(&mut self, node: u64) {
-        let keeps = self.is(Bug::NoStopOnLapse);
+        let (keeps, keeps_accepted) = (self.is(Bug::NoStopOnLapse), self.is(Bug::AcceptedOutlivesSession));
         let now = self.now;
         let executor = self.executors.get_mut(&node).unwrap();
         if executor.lease.is_some_and(|(_, until)| now >= until) && !keeps {
@@ -270,6 +273,11 @@ impl World {
             for run in std::mem::take(&mut executor.live) {
                 if let Some(Row::Running(grant)) = executor.rows.get(&run).cloned() {
                     executor.rows.insert(run, Row::Finished(grant, Outcome::Lost { evidence: String::new() }));
+                }
+            }
+            for row in executor.rows.values_mut().filter(|_| !keeps_accepted) {
+                if let Row::Accepted(grant) = *row {
+                    *row = Row::Finished(grant, Outcome::NeverStarted { evidence: String::new() });
                 }
             }
         }
