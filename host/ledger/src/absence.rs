@@ -46,6 +46,10 @@ impl fmt::Display for Absence {
 /// What is absent at that time, by the median of the voters' clocks, from a state that holds all that was committed
 /// before. At most `count`.
 pub fn absences(state: &State, now: Stamp, count: usize) -> Vec<Absence> {
+    if state.hold().is_some() {
+        // Nothing is decided before it ends, and that is said as a whole.
+        return Vec::new();
+    }
     let late = Stamp(now.0 - GRACE_MS);
     let undecided = state.due().take_while(|(at, _)| at.0 * 1_000 <= late.0).map(|(tick, job)| Absence {
         job: job.clone(),

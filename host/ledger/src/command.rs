@@ -7,13 +7,13 @@ use crate::{
     effect::{ByteBuf, EffectAnswer, EffectResult},
     ids::{Digest, Grant, JobName, LaunchId, RunId, Stamp, TickAt},
     launch::{Outcome, SkipReason},
-    rows::{NextTick, Usage},
+    rows::{GapChoice, NextTick, Usage},
     spec::JobSpec,
 };
 
 /// The newest commands that this version knows. A command that is added raises it, and is proposed only once every
 /// node of the cluster knows it: an older one would have to stop at it.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// One entry of the log: commands with the leader's stamp, applied in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,6 +83,33 @@ pub enum Command {
     Remove {
         /// The node.
         node: u64,
+        /// Who.
+        by: String,
+    },
+    /// The first command after a restore: a new epoch begins, on hold.
+    Restore {
+        /// The cluster's new id.
+        cluster: Uuid,
+        /// The first node's number: none is given twice.
+        node: u64,
+        /// Where its peers will reach it.
+        address: String,
+        /// The backup's name.
+        backup: String,
+        /// The ledger's time in it.
+        taken_at: Stamp,
+    },
+    /// A node from before the restore is gone for good: nothing that it ran can still act.
+    Destroyed {
+        /// The number that it had.
+        node: u64,
+        /// Who says so.
+        by: String,
+    },
+    /// The hold after a restore ends.
+    Release {
+        /// What becomes of the ticks that nobody knows about.
+        choice: GapChoice,
         /// Who.
         by: String,
     },
@@ -272,6 +299,49 @@ pub enum Command {
     },
 }
 
+impl Command {
+    /// Whether it changes a job or decides a tick: what has to wait while the cluster is on hold.
+    pub(crate) fn is_about_jobs(&self) -> bool {
+        match self {
+            Self::PutJob { .. }
+            | Self::DeleteJob { .. }
+            | Self::Pause { .. }
+            | Self::Resume { .. }
+            | Self::Decide(_)
+            | Self::Retime { .. }
+            | Self::Named { .. }
+            | Self::Trigger { .. }
+            | Self::Intend { .. }
+            | Self::Enter { .. }
+            | Self::Expire { .. } => true,
+            Self::Found { .. }
+            | Self::Restore { .. }
+            | Self::Destroyed { .. }
+            | Self::Release { .. }
+            | Self::PutToken { .. }
+            | Self::Admit { .. }
+            | Self::Move { .. }
+            | Self::Drain { .. }
+            | Self::Remove { .. }
+            | Self::OpenSession { .. }
+            | Self::Lapse { .. }
+            | Self::PutComponent { .. }
+            | Self::Start { .. }
+            | Self::End { .. }
+            | Self::IntendEffect { .. }
+            | Self::WriteKv { .. } => false,
+        }
+    }
+
+    /// The lowest [`FORMAT`] that knows it.
+    pub fn format(&self) -> u32 {
+        match self {
+            Self::Restore { .. } | Self::Destroyed { .. } | Self::Release { .. } => 2,
+            _ => 1,
+        }
+    }
+}
+
 /// A change of the key-value store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -356,6 +426,22 @@ pub enum Refusal {
     /// The cluster has been founded before, or has not.
     #[error("this cluster is founded already")]
     Founded,
+    /// The cluster was restored and is on hold.
+    #[error(
+        "the cluster was restored from backup `{0}` and is on hold: nothing is launched or changed before \
+         `tickhost cluster release`; `tickhost status` says what it waits for"
+    )]
+    OnHold(String),
+    /// The cluster is not on hold.
+    #[error("the cluster is not on hold after a restore")]
+    NotOnHold,
+    /// Nodes from before a restore may still run something.
+    #[error(
+        "node {} from before the restore may still run jobs: let each take part again (`tickhost cluster rejoin`), or \
+         say that it is gone (`tickhost cluster destroyed NODE`)",
+        .0.iter().map(|(node, address)| format!("{node} ({address})")).collect::<Vec<_>>().join(", ")
+    )]
+    AtLarge(Vec<(u64, String)>),
     /// No such node.
     #[error("there is no node {0} in this cluster; `tickhost nodes` lists them")]
     NoNode(u64),

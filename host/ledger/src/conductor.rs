@@ -19,8 +19,8 @@ use crate::{
     effect::EffectResult,
     ids::{Digest, JobName, LaunchId, RunId, Stamp, TickAt},
     launch::{Outcome, SkipReason, Status},
-    rows::{Attempt, Job, NextTick, Node, Origin, Usage},
-    spec::{CatchUp, Overlap},
+    rows::{Attempt, Gap, GapChoice, Job, NextTick, Node, Origin, Usage},
+    spec::{CatchUp, OnUnknown, Overlap},
 };
 
 /// A tick this late was missed, and the catch-up policy decides about it. Arbitrary: longer than a leader
@@ -176,6 +176,9 @@ impl Conductor {
     /// executor, launches past their start deadline.
     pub fn plan(&mut self, state: &State, now: Stamp) -> Plan {
         let mut plan = Plan::default();
+        if state.hold().is_some() {
+            return plan;
+        }
         let due: Vec<JobName> = state
             .due()
             .take_while(|(at, _)| at.0 * 1000 <= now.0)
@@ -193,7 +196,7 @@ impl Conductor {
         self.place_waiting(state, now, &mut placement, &mut plan);
         for name in due {
             let Some(job) = state.job(&name) else { continue };
-            match self.decide(&name, job, now) {
+            match self.decide(&name, job, state.gap(), now) {
                 // Another version of this program stored it: the tick that it waits for is none of the schedule's.
                 Ok(None) => plan.commands.extend(self.retime(&name, job)),
                 Ok(Some(decision)) => {
@@ -255,6 +258,9 @@ impl Conductor {
 
     /// When [`Conductor::plan`] has something to do after `now`, if nothing else happens before.
     pub fn wake_at(&self, state: &State, now: Stamp) -> Option<Stamp> {
+        if state.hold().is_some() {
+            return None;
+        }
         let next_tick = state.due().find(|(_, name)| !self.is_faulted(state, name)).map(|(at, _)| Stamp(at.0 * 1000));
         // Whether anything waits for it is not looked up: it is a second at the most.
         let rate = (self.caught_up == (now.0.div_euclid(1_000), self.catch_up_per_s))
@@ -266,9 +272,9 @@ impl Conductor {
     ///
     /// # Errors
     /// A stored schedule that this version cannot read.
-    pub fn decide_up_to(&mut self, name: &JobName, job: &Job, now: Stamp) -> Result<Option<Decision>, ParseError> {
-        match &job.next {
-            Some(next) if next.decided_at().0 * 1000 <= now.0 => self.decide(name, job, now),
+    pub fn decide_up_to(&mut self, state: &State, name: &JobName, now: Stamp) -> Result<Option<Decision>, ParseError> {
+        match state.job(name).and_then(|job| Some((job, job.next.as_ref()?))) {
+            Some((job, next)) if next.decided_at().0 * 1000 <= now.0 => self.decide(name, job, state.gap(), now),
             _ => Ok(None),
         }
     }
@@ -278,9 +284,19 @@ impl Conductor {
         retime_one(name, job, schedule)
     }
 
-    fn decide(&mut self, name: &JobName, job: &Job, now: Stamp) -> Result<Option<Decision>, ParseError> {
+    fn decide(
+        &mut self,
+        name: &JobName,
+        job: &Job,
+        gap: Option<&Gap>,
+        now: Stamp,
+    ) -> Result<Option<Decision>, ParseError> {
         let schedule = self.schedule(name, job)?;
         let awaited = job.next.as_ref().map_or(job.cursor, |next| next.at);
+        if let Some(gap) = gap.filter(|gap| awaited.0 * 1000 <= gap.until.0) {
+            let decision = decide(name, job, schedule, awaited, gap.until.min(now).time());
+            return Ok(decision.map(|decision| in_gap(decision, gap, job)));
+        }
         let Some(mut decision) = decide(name, job, schedule, awaited, now.time()) else { return Ok(None) };
         if let Some(missed) = decision.skipped.first_mut()
             && missed.reason != SkipReason::Excluded
@@ -361,6 +377,28 @@ fn decide(name: &JobName, job: &Job, schedule: &Schedule, awaited: TickAt, now: 
         last_local,
         next,
     })
+}
+
+/// A decision about ticks that may have been launched, and nobody knows. What its owner lets repeat is launched, where
+/// that was chosen; the rest is left as it is.
+fn in_gap(decision: Decision, gap: &Gap, job: &Job) -> Decision {
+    let repeats = gap.choice == GapChoice::Repeat && job.spec.on_unknown == OnUnknown::Repeat;
+    // What was placed later than the gap, nobody can have begun.
+    let stays = |launch: &DecidedLaunch| repeats || launch.tick.due.0 * 1000 > gap.until.0;
+    let (mut launches, left): (Vec<_>, Vec<_>) = decision.launches.into_iter().partition(stays);
+    // None of them is skipped because another one is open: that would say that it was not launched before.
+    launches.iter_mut().for_each(|launch| launch.caught_up |= launch.tick.due.0 * 1000 <= gap.until.0);
+    let known = decision.skipped.into_iter().map(|skip| match skip.reason {
+        SkipReason::Excluded => skip,
+        _ => DecidedSkip { reason: SkipReason::Restored, ..skip },
+    });
+    let left = left.into_iter().map(|launch| {
+        let (at, previous) = (launch.tick.at, launch.previous);
+        DecidedSkip { from: at, to: at, reason: SkipReason::Restored, previous }
+    });
+    let mut skipped: Vec<DecidedSkip> = known.chain(left).collect();
+    skipped.sort_by_key(|skip| skip.from);
+    Decision { skipped, launches, ..decision }
 }
 
 /// The ticks after an instant, by name.

@@ -92,6 +92,18 @@ pub enum SkipReason {
     Excluded,
     /// The job was deleted before it could begin.
     Deleted,
+    /// The cluster was restored from a backup that was taken before: it may have been launched, and nobody knows.
+    Restored,
+}
+
+impl SkipReason {
+    /// The verdict of a tick that was not launched for this reason, or of which it is not known.
+    pub fn verdict(self) -> Verdict {
+        match self {
+            Self::Restored => Verdict::Unknown,
+            other => Verdict::Skipped(other),
+        }
+    }
 }
 
 impl std::fmt::Display for SkipReason {
@@ -104,6 +116,7 @@ impl std::fmt::Display for SkipReason {
             Self::CatchUp => "catch-up",
             Self::Excluded => "excluded",
             Self::Deleted => "deleted",
+            Self::Restored => "restored",
         })
     }
 }
@@ -229,7 +242,8 @@ pub fn next(status: &Status, event: &Event, policy: &Policy) -> Result<Status, I
         (Status::Intended | Status::Running, Ended { outcome, started, earlier, at }) => {
             Ok(settle(outcome, *started, *earlier, *at, policy))
         }
-        (Status::Due, Withdrawn(reason)) => Ok(Status::Closed(Verdict::Skipped(*reason))),
+        (Status::Due, Withdrawn(reason)) => Ok(Status::Closed(reason.verdict())),
+        (Status::AwaitingRetry { .. }, Withdrawn(SkipReason::Restored)) => Ok(Status::Closed(Verdict::Unknown)),
         (Status::AwaitingRetry { otherwise, .. }, Withdrawn(_)) => Ok(Status::Closed(*otherwise)),
         (Status::Intended | Status::Running | Status::Closed(_), Intended)
         | (Status::Due | Status::Running | Status::AwaitingRetry { .. } | Status::Closed(_), Started)

@@ -1,5 +1,7 @@
 //! The rows of the state.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use tickhost_schedule::Definition;
 use uuid::Uuid;
@@ -14,7 +16,7 @@ use crate::{
 /// The cluster's identity. One row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cluster {
-    /// Random, given at bootstrap.
+    /// Random, given at bootstrap, and anew with every restore: two restores of one backup are two clusters.
     pub id: Uuid,
     /// The life of the cluster between restores.
     pub epoch: u64,
@@ -26,6 +28,57 @@ pub struct Cluster {
     pub next_node: u64,
     /// Which releases of the tz database and of this program have named the ticks that jobs wait for.
     pub names: String,
+    /// The last restore, where there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restored: Option<Restored>,
+}
+
+/// A restore from a backup. What happened after the backup was taken, the ledger does not know.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Restored {
+    /// The backup's name.
+    pub backup: String,
+    /// The ledger's time in it.
+    pub taken_at: Stamp,
+    /// When it was restored.
+    pub at: Stamp,
+    /// Nodes of the backup that may still obey a leader from before, by the number that they had: neither have they
+    /// taken part in this epoch, nor has anybody said that they are gone.
+    pub at_large: BTreeMap<u64, AtLarge>,
+    /// What was chosen for the ticks that nobody knows about. The cluster is on hold before that.
+    pub gap: Option<Gap>,
+}
+
+/// A node of the time before a restore.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AtLarge {
+    /// Its executor's durable table.
+    pub store: Uuid,
+    /// Where its peers reached it.
+    pub address: String,
+}
+
+/// The ticks between a backup and the end of the hold after it was restored: each may have been launched, and nobody
+/// knows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gap {
+    /// Its end.
+    pub until: Stamp,
+    /// What becomes of them.
+    pub choice: GapChoice,
+    /// Who chose.
+    pub by: String,
+}
+
+/// What becomes of the ticks of a gap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GapChoice {
+    /// Their verdict is `unknown`.
+    Skip,
+    /// Jobs whose owners declared `on_unknown = "repeat"` launch them again, under the keys that they had, as their
+    /// policy for missed ticks says. Those of the other jobs are `unknown`.
+    Repeat,
 }
 
 /// A component that may run. Its bytes lie beside the database, under their digest.

@@ -7,6 +7,7 @@ mod index;
 mod jobs;
 mod launches;
 mod nodes;
+mod restore;
 
 use std::{collections::BTreeSet, ops::Bound};
 
@@ -21,7 +22,7 @@ use crate::{
     ids::{Digest, JobName, LaunchId, RunId, Stamp, TickAt},
     key::KeySource,
     launch::Policy,
-    rows::{Cluster, Component, Folded, Grave, Job, KvValue, Launch, Node, Origin, SkippedRange, Token},
+    rows::{Cluster, Component, Folded, Gap, Grave, Job, KvValue, Launch, Node, Origin, Restored, SkippedRange, Token},
     spec::Overlap,
     table::{RowChange, Table},
 };
@@ -136,6 +137,16 @@ impl State {
     /// All nodes.
     pub fn nodes(&self) -> impl Iterator<Item = (&u64, &Node)> {
         self.nodes.iter()
+    }
+
+    /// The restore that the cluster is on hold after; `None` where nothing is held.
+    pub fn hold(&self) -> Option<&Restored> {
+        self.cluster()?.restored.as_ref().filter(|restored| restored.gap.is_none())
+    }
+
+    /// The ticks that nobody knows about since the last restore, once it was said what becomes of them.
+    pub fn gap(&self) -> Option<&Gap> {
+        self.cluster()?.restored.as_ref()?.gap.as_ref()
     }
 
     /// The session of a node's executor.

@@ -61,10 +61,9 @@ impl Host {
             let at = self.believed_now().map_err(ChangeError::Held)?;
             let job = self.replica.read(|state| state.job(name).cloned());
             let mut commands = Vec::new();
-            if let Some(job) = &job {
-                let decision = Conductor::new(clock::held_back()).decide_up_to(name, job, at)?;
-                commands.extend(decision.map(Command::Decide));
-            }
+            let mut conductor = Conductor::new(clock::held_back());
+            let decision = self.replica.read(|state| conductor.decide_up_to(state, name, at))?;
+            commands.extend(decision.map(Command::Decide));
             commands.extend(change(job.as_ref(), at)?);
             let mut replies = self.propose(at, commands).await?;
             match replies.pop() {
@@ -211,7 +210,7 @@ impl Host {
                 views.push(TickView {
                     tick: TickAt::from(tick.at).to_string(),
                     local: tick.local.to_rfc3339_opts(SecondsFormat::Secs, false),
-                    verdict: format!("skipped({reason})"),
+                    verdict: reason.verdict().to_string(),
                     launch: None,
                     attempts: 0,
                 });

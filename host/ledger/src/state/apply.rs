@@ -1,5 +1,5 @@
-//! `apply`: the one way in which the state changes. What each command does is beside: `nodes`, `jobs`, `launches`,
-//! `effects`.
+//! `apply`: the one way in which the state changes. What each command does is beside: `nodes`, `restore`,
+//! `jobs`, `launches`, `effects`.
 
 use super::{Applied, ApplyError, State};
 use crate::{
@@ -55,6 +55,9 @@ impl State {
     }
 
     pub(super) fn dispatch(&mut self, cx: &mut Context, command: &Command) -> Answer {
+        if let Some(held) = self.hold().filter(|_| command.is_about_jobs()) {
+            return Err(Refusal::OnHold(held.backup.clone()));
+        }
         match command {
             Command::Found { cluster, key_domain, address } => self.found(cx, *cluster, *key_domain, address),
             Command::PutToken { digest, expires_at, voter, by } => self.put_token(cx, *digest, *expires_at, *voter, by),
@@ -62,6 +65,11 @@ impl State {
             Command::Move { node, address } => self.move_node(*node, address),
             Command::Drain { node, draining, .. } => self.drain_node(*node, *draining),
             Command::Remove { node, .. } => self.remove_node(*node),
+            Command::Restore { cluster, node, address, backup, taken_at } => {
+                self.restore(cx, *cluster, *node, address, backup, *taken_at)
+            }
+            Command::Destroyed { node, .. } => self.destroyed(*node),
+            Command::Release { choice, by } => self.release(cx, *choice, by),
             Command::OpenSession {
                 node,
                 store,

@@ -21,19 +21,30 @@ impl State {
         if self.cluster().is_some() {
             return Err(Refusal::Founded);
         }
-        let row =
-            Cluster { id: cluster, epoch: 1, key_domain, time: cx.at, next_node: FIRST_NODE + 1, names: String::new() };
+        let row = Cluster {
+            id: cluster,
+            epoch: 1,
+            key_domain,
+            time: cx.at,
+            next_node: FIRST_NODE + 1,
+            names: String::new(),
+            restored: None,
+        };
         self.cluster.insert((), row);
-        let first = Node {
+        self.first_node(cx, FIRST_NODE, address, "the founding");
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn first_node(&mut self, cx: &Context, node: u64, address: &str, by: &str) {
+        let row = Node {
             address: address.to_owned(),
             voter: true,
             draining: false,
             admitted_at: cx.at,
-            by: "the founding".into(),
+            by: by.to_owned(),
             executor: None,
         };
-        self.nodes.insert(FIRST_NODE, first);
-        Ok(Reply::Done)
+        self.nodes.insert(node, row);
     }
 
     pub(super) fn put_token(
@@ -119,7 +130,9 @@ impl State {
         if let Some(known) = &row.executor {
             check_table(node, known, executor.store, executor.sequence.saturating_sub(1))?;
         }
+        let store = executor.store;
         self.nodes.insert(node, Node { executor: Some(executor), ..row.clone() });
+        self.takes_part(store);
         Ok(Reply::Done)
     }
 

@@ -3,7 +3,7 @@
 use super::*;
 use tickhost_ledger::{FIRST_NODE, absence::absences, launch::Verdict, rows::Executor};
 
-fn open(node: u64, store: u128, sequence: u64, session: u128) -> Command {
+pub(super) fn open(node: u64, store: u128, sequence: u64, session: u128) -> Command {
     Command::OpenSession {
         node,
         store: Uuid::from_u128(store),
@@ -29,7 +29,7 @@ fn join(host: &mut Host, voter: bool) -> u64 {
     node
 }
 
-fn present(host: &mut Host, nodes: &[(u64, bool)], leader: u64) {
+pub(super) fn present(host: &mut Host, nodes: &[(u64, bool)], leader: u64) {
     let warm = |is_warm: bool| if is_warm { BTreeSet::from([host::COMPONENT]) } else { BTreeSet::new() };
     let present = nodes.iter().map(|(node, is_warm)| (*node, warm(*is_warm).into())).collect();
     host.conductor.facts = std::sync::Arc::new(conductor::Facts { present, leader });

@@ -190,7 +190,7 @@ impl Host {
             open => format!("{open:?}"),
         });
         let covers = |(from, range): (TickAt, &tickhost_ledger::rows::SkippedRange)| {
-            (from <= tick && range.to.is_none_or(|to| tick <= to)).then(|| format!("skipped({})", range.reason))
+            (from <= tick && range.to.is_none_or(|to| tick <= to)).then(|| range.reason.verdict().to_string())
         };
         let found: Vec<String> = launched.into_iter().chain(self.state.skipped(&name()).filter_map(covers)).collect();
         found.join(" and ")

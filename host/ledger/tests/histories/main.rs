@@ -5,6 +5,7 @@
 mod cluster;
 mod host;
 mod random;
+mod restore;
 mod scenarios;
 mod time;
 

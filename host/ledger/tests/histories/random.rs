@@ -107,7 +107,7 @@ proptest! {
                         let command = Command::Resume { job: name(), revision: job.revision, next };
                         prop_assert_eq!(host.apply(command), Reply::Done);
                     } else {
-                        let decided = host.conductor.decide_up_to(&name(), &job, now).unwrap();
+                        let decided = host.conductor.decide_up_to(&host.state, &name(), now).unwrap();
                         let mut commands: Vec<Command> = decided.into_iter().map(Command::Decide).collect();
                         commands.push(Command::Pause { job: name(), note: String::new(), by: String::new() });
                         host.apply_all(commands);
@@ -116,7 +116,7 @@ proptest! {
                 Event::Edit => {
                     let job = host.state.job(&name()).unwrap().clone();
                     let now = Stamp(host.now);
-                    let decided = host.conductor.decide_up_to(&name(), &job, now).unwrap();
+                    let decided = host.conductor.decide_up_to(&host.state, &name(), now).unwrap();
                     host.apply_all(decided.into_iter().map(Command::Decide).collect());
                     let mut spec = job.spec;
                     spec.config.insert("edit".into(), host.index.to_string());

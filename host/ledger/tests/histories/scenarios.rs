@@ -69,8 +69,7 @@ impl Host {
     }
 
     fn pause(&mut self) {
-        let job = self.state.job(&name()).unwrap().clone();
-        let decided = self.conductor.decide_up_to(&name(), &job, Stamp(self.now)).unwrap();
+        let decided = self.conductor.decide_up_to(&self.state, &name(), Stamp(self.now)).unwrap();
         let mut commands: Vec<Command> = decided.into_iter().map(Command::Decide).collect();
         commands.push(Command::Pause { job: name(), note: String::new(), by: String::new() });
         assert_eq!(self.apply_all(commands).pop(), Some(Reply::Done));
