@@ -1,19 +1,16 @@
 //! Many jobs due in the same second on one host, every commit synced.
 
-mod syncs;
-
 use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
-
-use syncs::SyncCounter;
 
 use support::{
     cluster::Cluster,
     guest,
     host::{HostOptions, HostProcess, millis, until, write_manifest},
     recorder::{Behaviour, Recorder},
+    syncs::Syncs,
 };
 
 use crate::percentile;
@@ -94,7 +91,7 @@ async fn burst(jobs: usize, effect: bool) {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let recorder = Recorder::start(Behaviour::default()).await.expect("start the recorder");
     let first = first_job(dir.path(), &recorder.url(), effect);
-    let counter = SyncCounter::new(dir.path());
+    let counter = Syncs::new(dir.path());
     let options = HostOptions {
         data: dir.path().join("data"),
         manifests: vec![first],

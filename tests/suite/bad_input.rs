@@ -1,10 +1,8 @@
 //! Bad input: a clear error, the right exit code, nothing lost, the host alive.
 
-use std::process::Command;
-
 use support::host::{HostOptions, HostProcess, cli, until, write_manifest};
 
-use crate::fixture::{Fixture, NEVER_NOW, SOON, job, test_guest};
+use crate::fixture::{Fixture, NEVER_NOW, SOON, SmallDisk, job, test_guest};
 
 fn apply(f: &Fixture, text: &str) -> (Option<i32>, String) {
     let dir = f.path().join("other");
@@ -128,17 +126,12 @@ async fn a_body_that_is_no_job_and_a_path_that_is_none_are_problems_not_panics()
     assert_eq!(f.trigger("t/job").await["verdict"], "succeeded");
 }
 
-/// A file system of its own, so that it can be filled. Needs root for the mount; elsewhere it says so.
+/// A file system of its own, so that it can be filled.
 #[tokio::test]
 async fn a_full_disk_refuses_what_is_to_be_stored_and_recovers() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
-    std::fs::create_dir(&data).unwrap();
-    let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=400m", "tmpfs"]).arg(&data).status();
-    if !mounted.is_ok_and(|status| status.success()) {
-        eprintln!("not root: a file system that can be filled cannot be mounted, so this is not tested here");
-        return;
-    }
+    let Some(disk) = SmallDisk::mount(&data) else { return };
     let manifest =
         write_manifest(dir.path(), &job(NEVER_NOW, "skip", "", "do = \"noop\"").replace("{api}", "http://a.test"));
     let options = HostOptions {
@@ -148,11 +141,10 @@ async fn a_full_disk_refuses_what_is_to_be_stored_and_recovers() {
         kill_at: None,
         under: Vec::new(),
     };
-    let mut host = HostProcess::start(&options).await;
+    let host = HostProcess::start(&options).await;
     let stored = async || (host.get("/v1/jobs").await?.as_array()?.len() == 1).then_some(());
     until("the job is stored", SOON, stored).await;
-    let filler = data.join("filler");
-    std::fs::write(&filler, vec![0_u8; 200 << 20]).unwrap();
+    disk.fill();
 
     let text = std::fs::read_to_string(&manifest).unwrap();
     std::fs::write(&manifest, text.replace("noop", "keys")).unwrap();
@@ -164,9 +156,6 @@ async fn a_full_disk_refuses_what_is_to_be_stored_and_recovers() {
     assert!(status["held"].as_str().unwrap().contains("the disk is full"));
     assert_eq!(host.get("/v1/jobs/t/job").await.unwrap()["revision"], 1, "nothing is lost");
 
-    std::fs::remove_file(&filler).unwrap();
+    disk.make_room();
     assert!(cli(&host.url(), &["apply", manifest.to_str().unwrap()]).status.success());
-    host.kill();
-    drop(host);
-    let _ = Command::new("umount").arg("-l").arg(&data).status();
 }

@@ -1,6 +1,10 @@
 //! One host, one recorder, and jobs of the test guest.
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
 
 use serde_json::Value;
 use support::{
@@ -120,4 +124,34 @@ pub(crate) fn outcome(story: &Value) -> (String, Value) {
     let outcome = &attempts.last().unwrap()["ended"]["outcome"];
     let (name, value) = outcome.as_object().unwrap().iter().next().unwrap();
     (name.clone(), value.clone())
+}
+
+/// A file system of 400 MiB, of which a host keeps 256 in reserve.
+pub(crate) struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    /// Needs root for the mount; elsewhere it says so.
+    pub(crate) fn mount(at: &Path) -> Option<Self> {
+        std::fs::create_dir(at).unwrap();
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=400m", "tmpfs"]).arg(at).status();
+        if mounted.is_ok_and(|status| status.success()) {
+            return Some(Self(at.to_owned()));
+        }
+        eprintln!("not root: a file system that can be filled cannot be mounted, so this is not tested here");
+        None
+    }
+
+    pub(crate) fn fill(&self) {
+        std::fs::write(self.0.join("filler"), vec![0_u8; 200 << 20]).unwrap();
+    }
+
+    pub(crate) fn make_room(&self) {
+        std::fs::remove_file(self.0.join("filler")).unwrap();
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
 }

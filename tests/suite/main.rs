@@ -3,10 +3,12 @@
 //! `cargo xtask test` builds the host and the guests first.
 #![allow(clippy::unwrap_used)]
 
+mod backup;
 mod bad_input;
 mod cli;
 mod clock;
 mod cluster;
+mod disk;
 mod effects;
 mod examples;
 mod fixture;

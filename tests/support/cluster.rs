@@ -4,12 +4,17 @@ use std::{
     collections::BTreeMap,
     net::SocketAddr,
     path::{Path, PathBuf},
+    process::Output,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
 
-use crate::host::{HostOptions, HostProcess, cli, free_address, until};
+use crate::{
+    host::{HostOptions, HostProcess, cli_under, free_address, until},
+    network::Network,
+};
 
 /// Long enough for a busy machine.
 pub const SOON: Duration = Duration::from_secs(60);
@@ -28,7 +33,20 @@ pub struct Node {
     pub peer: SocketAddr,
     config: PathBuf,
     api: SocketAddr,
+    under: Vec<String>,
 }
+
+/// Where a node is put.
+#[derive(Clone, Default)]
+pub struct Place {
+    /// A room of a network; without one it is on loopback like everybody.
+    pub room: Option<(Arc<Network>, usize)>,
+    /// What it runs under.
+    pub under: Vec<String>,
+}
+
+/// The port for peers of a node that has a namespace to itself.
+const PEER_PORT: u16 = 7_879;
 
 impl Node {
     /// Writes a node's settings.
@@ -36,12 +54,24 @@ impl Node {
     /// # Panics
     /// Where they cannot be written.
     pub fn prepare(dir: &Path, name: &str, more: &str) -> Self {
+        Self::prepare_in(dir, name, more, Place::default())
+    }
+
+    fn prepare_in(dir: &Path, name: &str, more: &str, place: Place) -> Self {
         let data = dir.join(name);
-        let (api, peer) = (free_address(), free_address());
+        let api = free_address();
+        let (peer, mut under) = match &place.room {
+            None => (free_address(), Vec::new()),
+            Some((network, number)) => {
+                network.let_in(*number, api);
+                (SocketAddr::from((Network::address(*number), PEER_PORT)), network.under(*number))
+            }
+        };
+        under.extend(place.under);
         let config = dir.join(format!("{name}.toml"));
         let text = format!("data = \"{}\"\nlisten = \"{api}\"\n{more}\n[peer]\nlisten = \"{peer}\"\n", data.display());
         std::fs::write(&config, text).expect("write the settings");
-        Self { number: 0, process: None, data, log: dir.join(format!("{name}.log")), peer, config, api }
+        Self { number: 0, process: None, data, log: dir.join(format!("{name}.log")), peer, config, api, under }
     }
 
     /// The settings' file.
@@ -69,9 +99,14 @@ impl Node {
             manifests: Vec::new(),
             log: self.log.clone(),
             kill_at: kill_at.map(ToOwned::to_owned),
-            under: under.to_vec(),
+            under: [&self.under, under].concat(),
         };
         self.process = Some(HostProcess::serve(&self.config, self.api, &options));
+    }
+
+    /// Runs a verb of the command line where it is.
+    pub fn cli(&self, arguments: &[&str]) -> Output {
+        cli_under(&self.under, &self.url(), arguments)
     }
 
     /// Starts it and waits until it answers.
@@ -100,14 +135,29 @@ impl Cluster {
     /// # Panics
     /// Where any of it does not work.
     pub async fn start(dir: &Path, voters: usize, executors: usize, more: &str) -> Self {
-        let mut first = Node::prepare(dir, "node-1", more);
-        let output = cli("", &["cluster", "init", "--config", first.config()]);
+        Self::start_in(dir, voters, executors, more, |_| Place::default()).await
+    }
+
+    /// The same, with a place for each.
+    ///
+    /// # Panics
+    /// Where any of it does not work.
+    pub async fn start_in(
+        dir: &Path,
+        voters: usize,
+        executors: usize,
+        more: &str,
+        place: impl Fn(usize) -> Place,
+    ) -> Self {
+        let mut first = Node::prepare_in(dir, "node-1", more, place(1));
+        let output = first.cli(&["cluster", "init", "--config", first.config()]);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         first.number = 1;
         first.start().await;
         let mut cluster = Self { nodes: vec![first] };
         for n in 2..=voters + executors {
-            cluster.join(dir, &format!("node-{n}"), n > voters, more).await;
+            let node = Node::prepare_in(dir, &format!("node-{n}"), more, place(n));
+            cluster.let_join(node, n > voters).await;
         }
         cluster.until_whole(voters, voters + executors).await;
         cluster
@@ -118,7 +168,10 @@ impl Cluster {
     /// # Panics
     /// Where it does not work.
     pub async fn join(&mut self, dir: &Path, name: &str, executor: bool, more: &str) {
-        let mut node = Node::prepare(dir, name, more);
+        self.let_join(Node::prepare(dir, name, more), executor).await;
+    }
+
+    async fn let_join(&mut self, mut node: Node, executor: bool) {
         let mut arguments = vec!["cluster", "token"];
         arguments.extend(executor.then_some("--executor"));
         let token = self.any().up().cli(&arguments);
@@ -129,7 +182,7 @@ impl Cluster {
             vec!["cluster", "join", "--config", node.config(), "--peer", &peer, "--token", token.trim()];
         arguments.extend(["--format", "json"]);
         arguments.extend(executor.then_some("--executor"));
-        let joined = cli("", &arguments);
+        let joined = node.cli(&arguments);
         assert!(joined.status.success(), "{}", String::from_utf8_lossy(&joined.stderr));
         let joined: Value = serde_json::from_slice(&joined.stdout).expect("an answer");
         node.number = joined["node"].as_u64().expect("a number");

@@ -6,7 +6,9 @@
 use std::{
     collections::BTreeMap,
     fmt,
+    os::unix::process::ExitStatusExt,
     path::Path,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -14,11 +16,13 @@ use rustix::process::Signal;
 use tickhost_replica::fault::POINTS;
 
 use crate::{
-    cluster::{Cluster, SOON},
+    cluster::{Cluster, Place, SOON},
     host::{is_open, until},
     judge::{JOBS, Ticks, judge, look, manifest},
     kill::Random,
+    network::Network,
     recorder::{Behaviour, Recorder},
+    syncs::Syncs,
 };
 
 /// Points that only a leader comes by; the others belong to an executor, and runs go to those that do not lead.
@@ -28,6 +32,10 @@ const FREEZE: Duration = Duration::from_millis(1_500);
 /// Longer than a session holds.
 const FREEZE_LONG: Duration = Duration::from_secs(17);
 const POINT_WITHIN: Duration = Duration::from_secs(30);
+/// Longer than an election takes to begin.
+const SLOW: Duration = Duration::from_millis(300);
+/// SIGABRT: what a process does to itself that cannot sync.
+const ABORTED: i32 = 6;
 
 /// A test to run.
 pub struct FaultTest {
@@ -51,6 +59,27 @@ enum Fault {
     Transfer,
     /// As an upgrade does.
     Restart,
+    /// The leader and the others do not reach each other.
+    CutLeader,
+    /// A follower and the others do not.
+    CutFollower,
+    /// Past its session.
+    CutFollowerLong,
+    /// What the leader sends does not arrive.
+    MuteLeader,
+    /// What the others send to the leader does not arrive.
+    DeafLeader,
+    /// A node's syncs take long.
+    SlowDisk,
+    /// A node's syncs fail.
+    BrokenDisk,
+}
+
+impl Fault {
+    fn needs_network(self) -> bool {
+        use Fault::*;
+        matches!(self, CutLeader | CutFollower | CutFollowerLong | MuteLeader | DeafLeader)
+    }
 }
 
 impl fmt::Display for Fault {
@@ -64,6 +93,13 @@ impl fmt::Display for Fault {
             Self::FreezeFollowerLong => f.write_str("follower frozen past its session"),
             Self::Transfer => f.write_str("leadership handed over"),
             Self::Restart => f.write_str("restarted"),
+            Self::CutLeader => f.write_str("leader cut off"),
+            Self::CutFollower => f.write_str("follower cut off"),
+            Self::CutFollowerLong => f.write_str("follower cut off past its session"),
+            Self::MuteLeader => f.write_str("leader not heard by the others"),
+            Self::DeafLeader => f.write_str("leader does not hear the others"),
+            Self::SlowDisk => f.write_str("disk slow"),
+            Self::BrokenDisk => f.write_str("disk broken"),
         }
     }
 }
@@ -96,6 +132,9 @@ impl fmt::Display for Report {
 
 struct Trial {
     cluster: Cluster,
+    network: Option<Arc<Network>>,
+    /// Of each node.
+    syncs: Vec<Syncs>,
     seen: Ticks,
     /// Milliseconds at which something was done, or its effect may have lasted.
     moments_ms: Vec<i64>,
@@ -107,14 +146,26 @@ impl FaultTest {
         let began = Instant::now();
         let behaviour = Behaviour { charge_delay: Duration::from_millis(20), ..Behaviour::default() };
         let recorder = Recorder::start(behaviour).await.expect("start the recorder");
-        let cluster = Cluster::start(dir, 3, 0, "").await;
+        let network = match Network::new(3) {
+            Ok(network) => Some(Arc::new(network)),
+            Err(why) => {
+                println!("no cables are cut: {why}");
+                None
+            }
+        };
+        if let Some(network) = &network {
+            network.let_out(recorder.address());
+        }
+        let syncs: Vec<Syncs> = (1..=3).map(|n| Syncs::new(&dir.join(format!("syncs-{n}")))).collect();
+        let place = |n: usize| Place { room: network.clone().map(|network| (network, n)), under: syncs[n - 1].under() };
+        let cluster = Cluster::start_in(dir, 3, 0, "", place).await;
         cluster.apply(&manifest(dir, &recorder.url()));
         cluster.until_warm(1).await;
-        let mut trial = Trial { cluster, seen: Ticks::new(), moments_ms: Vec::new() };
+        let mut trial = Trial { cluster, network, syncs, seen: Ticks::new(), moments_ms: Vec::new() };
         let mut random = Random(self.seed);
         let mut report = Report::default();
         for n in 0..self.faults {
-            let fault = choose(n, &mut random);
+            let fault = choose(n, trial.network.is_some(), &mut random);
             if let Err(why) = trial.inflict(fault, &mut random).await {
                 report.faults.push(format!("{fault}: {why}"));
             }
@@ -150,19 +201,41 @@ impl FaultTest {
     }
 }
 
-/// Every second fault is a point, each in its turn; the others by chance, the long one seldom.
-fn choose(n: usize, random: &mut Random) -> Fault {
+/// The points and the others in turn, so that none is left out in a long run; the long ones seldom.
+fn choose(n: usize, has_network: bool, random: &mut Random) -> Fault {
+    use Fault::*;
+    const OTHERS: [Fault; 18] = [
+        CutLeader,
+        KillLeader,
+        FreezeLeader,
+        MuteLeader,
+        SlowDisk,
+        DeafLeader,
+        BrokenDisk,
+        CutFollower,
+        KillFollower,
+        Transfer,
+        FreezeFollower,
+        Restart,
+        CutLeader,
+        KillLeader,
+        SlowDisk,
+        FreezeLeader,
+        FreezeFollowerLong,
+        CutFollowerLong,
+    ];
     if n.is_multiple_of(2) {
-        return Fault::At(POINTS[(n / 2) % POINTS.len()]);
+        return At(POINTS[(n / 2) % POINTS.len()]);
     }
-    match random.below(25) {
-        0..=5 => Fault::KillLeader,
-        6..=8 => Fault::KillFollower,
-        9..=14 => Fault::FreezeLeader,
-        15..=17 => Fault::FreezeFollower,
-        18 => Fault::FreezeFollowerLong,
-        19..=21 => Fault::Transfer,
-        _ => Fault::Restart,
+    match OTHERS[(n / 2) % OTHERS.len()] {
+        fault if fault.needs_network() && !has_network => {
+            if random.below(2) == 0 {
+                KillLeader
+            } else {
+                FreezeLeader
+            }
+        }
+        fault => fault,
     }
 }
 
@@ -244,6 +317,42 @@ impl Trial {
                 self.mark();
                 if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
             }
+            Fault::CutLeader | Fault::MuteLeader | Fault::DeafLeader => {
+                let leader = self.cluster.leader().await;
+                self.cut(fault, leader)?;
+                // Somebody else leads while it lasts: the others agree on it.
+                let replaced = self.until_replaced(leader).await;
+                self.last(Duration::from_millis(random.below(1_500))).await;
+                self.heal().await;
+                replaced
+            }
+            Fault::CutFollower | Fault::CutFollowerLong => {
+                let follower = self.follower(random).await;
+                self.cut(fault, follower)?;
+                self.last(if fault == Fault::CutFollower { FREEZE } else { FREEZE_LONG }).await;
+                self.heal().await;
+                Ok(())
+            }
+            Fault::SlowDisk => {
+                let number = 1 + random.below(3);
+                let before = self.syncs_of(number).count();
+                self.syncs_of(number).slow(SLOW);
+                self.last(2 * FREEZE).await;
+                self.syncs_of(number).slow(Duration::ZERO);
+                if self.syncs_of(number).count() > before { Ok(()) } else { Err("it synced nothing".into()) }
+            }
+            Fault::BrokenDisk => {
+                let number = 1 + random.below(3);
+                self.mark();
+                self.syncs_of(number).fail(true);
+                let node = self.cluster.node(number);
+                let ended = until("the process ends", SOON, async || node.process.as_mut()?.ended()).await;
+                self.syncs_of(number).fail(false);
+                self.last(Duration::from_millis(700)).await;
+                self.cluster.node(number).start().await;
+                self.mark();
+                if ended.signal() == Some(ABORTED) { Ok(()) } else { Err(format!("it ended with {ended}")) }
+            }
             Fault::Restart => {
                 let number = 1 + random.below(3);
                 self.stop(number).await;
@@ -251,6 +360,48 @@ impl Trial {
                 Ok(())
             }
         }
+    }
+
+    fn syncs_of(&self, number: u64) -> &Syncs {
+        &self.syncs[usize::try_from(number).unwrap_or_default() - 1]
+    }
+
+    fn cut(&mut self, fault: Fault, number: u64) -> Result<(), String> {
+        self.mark();
+        let network = self.network.as_ref().ok_or("there are no cables")?;
+        let node = usize::try_from(number).map_err(|e| e.to_string())?;
+        let others = (1..=3).filter(|other| *other != node);
+        match fault {
+            Fault::MuteLeader => others.for_each(|other| network.cut(node, other)),
+            Fault::DeafLeader => others.for_each(|other| network.cut(other, node)),
+            _ => network.cut_off(node),
+        }
+        Ok(())
+    }
+
+    async fn heal(&mut self) {
+        if let Some(network) = &self.network {
+            network.heal();
+        }
+        self.last(Duration::from_millis(300)).await;
+    }
+
+    /// Waits until the two others agree that one of them leads.
+    async fn until_replaced(&mut self, leader: u64) -> Result<(), String> {
+        let until = Instant::now() + POINT_WITHIN;
+        while Instant::now() < until {
+            self.mark();
+            let mut seen = Vec::new();
+            for node in self.cluster.nodes.iter().filter(|node| node.number != leader) {
+                let status = node.up().get("/v1/status").await.unwrap_or_default();
+                seen.push(status["leader"].as_u64());
+            }
+            if seen[0].is_some_and(|now| now != leader) && seen.iter().all(|one| *one == seen[0]) {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Err(format!("nobody replaced node {leader} within {POINT_WITHIN:?}"))
     }
 
     /// In good order: what it ran has ended before.

@@ -269,7 +269,17 @@ pub fn is_open(verdict: &str) -> bool {
 /// # Panics
 /// Where it cannot be started.
 pub fn cli(url: &str, arguments: &[&str]) -> Output {
-    Command::new(binary())
+    cli_under(&[], url, arguments)
+}
+
+/// Runs a verb of the command line under another program.
+///
+/// # Panics
+/// Where it cannot be started.
+pub fn cli_under(under: &[String], url: &str, arguments: &[&str]) -> Output {
+    let mut words = under.iter().map(OsString::from).chain([binary().into()]);
+    Command::new(words.next().expect("at least the program itself"))
+        .args(words)
         .args(arguments)
         .env("TICKHOST_URL", url)
         .env("NO_COLOR", "1")

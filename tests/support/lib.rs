@@ -6,7 +6,10 @@ pub mod faults;
 pub mod host;
 mod judge;
 pub mod kill;
+pub mod network;
 pub mod recorder;
+pub mod s3;
+pub mod syncs;
 
 use std::path::{Path, PathBuf};
 

@@ -95,6 +95,11 @@ impl Recorder {
         format!("http://{}", self.address)
     }
 
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// Everything received so far that changes something.
     pub fn received(&self) -> Vec<Received> {
         self.inner().received.clone()

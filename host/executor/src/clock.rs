@@ -15,10 +15,23 @@ fn guard() -> MutexGuard<'static, ClockGuard> {
     GUARD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// How far stamps may be ahead of the time since boot, while others say what the time is.
+static LIMIT: Mutex<Option<i64>> = Mutex::new(None);
+
+/// Others say what the time is: no stamp lies beyond it, however fast this machine's clock is. `None`: nobody does.
+pub fn limit(to: Option<Stamp>) {
+    let offset_ms = to.map(|to| to.0 - since_boot_ms());
+    *LIMIT.lock().unwrap_or_else(PoisonError::into_inner) = offset_ms;
+}
+
 /// The time for stamps: the wall clock's, or while that is not believed what it would show without its step.
 pub fn now() -> Stamp {
-    let wall = wall();
-    match guard().look(wall, since_boot_ms()) {
+    let (wall, boot_ms) = (wall(), since_boot_ms());
+    let limit = LIMIT.lock().unwrap_or_else(PoisonError::into_inner).map(|offset_ms| Stamp(boot_ms + offset_ms));
+    if let Some(limit) = limit {
+        return wall.min(limit);
+    }
+    match guard().look(wall, boot_ms) {
         None => wall,
         Some(hold) => Stamp(wall.0 - hold.ahead_ms),
     }

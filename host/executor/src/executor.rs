@@ -10,6 +10,7 @@ use futures::future::BoxFuture;
 use tickhost_ledger::{
     Command, Digest, Reply, RunId, State,
     conductor::{Answer, Witness},
+    effect::EffectResult,
     launch::Outcome,
     rows::Usage,
 };
@@ -59,6 +60,9 @@ pub struct Executor {
     floor: Arc<tokio::sync::Mutex<Floor>>,
     extended: Arc<Notify>,
 }
+
+/// How a run ended, what it used, and the results of effects that were not reported yet.
+type RunEnd = (Outcome, Usage, Vec<(Uuid, EffectResult)>);
 
 struct Live {
     output: Output,
@@ -116,12 +120,9 @@ impl Executor {
         self.lease.session(since_boot_ms())
     }
 
-    /// How many sessions were asked for with this table.
-    ///
-    /// # Errors
-    /// A table that cannot be read.
-    pub fn sequence(&self) -> Result<u64, ExecutorError> {
-        self.table.sequence().map_err(failed("read the count of sessions"))
+    /// Counts the sessions that were asked for with this table, and the runs that it has accepted.
+    pub fn sequence(&self) -> u64 {
+        self.table.sequence()
     }
 
     /// The next number for a session that is asked for.
@@ -216,6 +217,8 @@ impl Executor {
             What::Tell(runs) => {
                 let answers: Result<Vec<Answer>, ExecutorError> = runs.iter().map(|run| self.ask(run)).collect();
                 let answers = answers?;
+                // A row says that a run never was, until it is pruned; an order on its way may take longer.
+                self.lease.refuse_before(order.session, order.number);
                 // Every "never" among them is on the disk before it is said.
                 self.table.sync_now().await;
                 Ok(Obeyed::Told(answers))
@@ -238,17 +241,24 @@ impl Executor {
             return Ok(());
         }
         let row = RunRow { run: run.clone(), grant: Some(dispatch.grant), status: RunStatus::Accepted };
-        self.table.put(&row).map_err(failed("write a row"))?;
+        let sequence = self.table.accept(&row).map_err(failed("write a row"))?;
         let output = Output::new(dispatch.request.limits.log_bytes);
         let (stop, stopped) = oneshot::channel();
         let live = Live { output: output.clone(), stop: Some(stop), lapsed: false };
         self.live().insert(run, live);
         let executor = self.clone();
-        self.guests.spawn(async move { executor.carry_out(dispatch, row, output, stopped).await });
+        self.guests.spawn(async move { executor.carry_out(dispatch, row, sequence, output, stopped).await });
         Ok(())
     }
 
-    async fn carry_out(self, dispatch: Dispatch, mut row: RunRow, output: Output, stopped: oneshot::Receiver<String>) {
+    async fn carry_out(
+        self,
+        dispatch: Dispatch,
+        mut row: RunRow,
+        sequence: u64,
+        output: Output,
+        stopped: oneshot::Receiver<String>,
+    ) {
         let Dispatch { grant, request } = dispatch;
         let run = row.run.clone();
         let journal = Arc::new(RunJournal {
@@ -262,12 +272,16 @@ impl Executor {
             results: Mutex::default(),
         });
         let ready = self.ready(request.component).await;
-        let report = match ready {
-            Err(message) => RunReport { outcome: Outcome::Trapped { message }, usage: Usage::default() },
+        let ended = match ready {
+            Err(message) => {
+                let report = RunReport { outcome: Outcome::Trapped { message }, usage: Usage::default() };
+                self.finish(&mut row, report, &journal)
+            }
             // Compiling can take longer than a session, and so can a pause of the whole process.
             Ok(()) if self.has_lapsed(&run) || self.session().is_none() => {
                 let evidence = "its session with the leader lapsed while the component was made ready".into();
-                RunReport { outcome: Outcome::NeverStarted { evidence }, usage: Usage::default() }
+                let report = RunReport { outcome: Outcome::NeverStarted { evidence }, usage: Usage::default() };
+                self.finish(&mut row, report, &journal)
             }
             Ok(()) => {
                 row.status = RunStatus::Running;
@@ -276,27 +290,22 @@ impl Executor {
                 self.table.sync().await;
                 fault::point("run-accepted");
                 let stop = async { stopped.await.unwrap_or_else(|_| "the host is stopping".into()) };
-                let start = self.report(Command::Start { run: run.clone(), grant }, REPORT_WITHIN);
-                let guest = self.sandbox.run(request, journal.clone(), output.clone(), stop);
+                let start = self.report(Command::Start { run: run.clone(), grant, sequence }, REPORT_WITHIN);
+                let guest = async {
+                    let report = self.sandbox.run(request, journal.clone(), output.clone(), stop).await;
+                    self.finish(&mut row, report, &journal)
+                };
                 // The start is committed while the guest runs.
-                let (report, ()) = tokio::join!(guest, async {
+                let (ended, ()) = tokio::join!(guest, async {
                     if start.await == Some(false) {
                         self.stop(&run, "another attempt has taken its place".into());
                     }
                     fault::point("start-committed");
                 });
-                report
+                ended
             }
         };
-        let RunReport { outcome, usage } = report;
-        let outcome = match outcome {
-            Outcome::Revoked { message } if self.has_lapsed(&run) => Outcome::Lost { evidence: message },
-            outcome => outcome,
-        };
-        let results = journal.take_results();
-        row.status = RunStatus::Finished { outcome: outcome.clone(), usage, results: results.clone() };
-        self.must(&run, self.table.put_output(&run, &output.text()));
-        self.must(&run, self.table.put(&row));
+        let (outcome, usage, results) = ended;
         fault::point("run-finished");
         if !self.leads() {
             // On the leader the commit of the end syncs the row too: one write-ahead log.
@@ -307,6 +316,20 @@ impl Executor {
         fault::point("end-committed");
         self.must(&run, self.table.forget(&run));
         self.live().remove(&run);
+    }
+
+    /// Keeps the end of a run, unsynced: it survives the end of the process.
+    fn finish(&self, row: &mut RunRow, report: RunReport, journal: &RunJournal) -> RunEnd {
+        let RunReport { outcome, usage } = report;
+        let outcome = match outcome {
+            Outcome::Revoked { message } if self.has_lapsed(&row.run) => Outcome::Lost { evidence: message },
+            outcome => outcome,
+        };
+        let results = journal.take_results();
+        row.status = RunStatus::Finished { outcome: outcome.clone(), usage, results: results.clone() };
+        self.must(&row.run, self.table.put_output(&row.run, &journal.output.text()));
+        self.must(&row.run, self.table.put(row));
+        (outcome, usage, results)
     }
 
     fn has_lapsed(&self, run: &RunId) -> bool {
@@ -391,7 +414,7 @@ impl Executor {
         // In this order: whatever has a row by now was intended before, and the state that is read afterwards knows it.
         let rows = self.table.rows().map_err(|e| e.to_string())?;
         let outputs = self.table.outputs().map_err(|e| e.to_string())?;
-        self.replica.catch_up().await.map_err(|e| e.to_string())?;
+        self.replica.catch_up_for_certain().await.map_err(|e| e.to_string())?;
         let here: Vec<RunId> = self.live().keys().cloned().collect();
         let is_live = |state: &State, run: &RunId| {
             state.launch(&run.launch).is_some_and(|l| l.live().is_some() && l.attempt() == run.attempt)

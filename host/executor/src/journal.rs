@@ -49,12 +49,17 @@ impl RunJournal {
         if let Err(error) = self.table.put_output(&self.run, &self.output.text()) {
             tracing::warn!(run = %self.run, %error, "keep a run's output");
         }
+        let results = command.results().to_vec();
         match self.replica.proposer().report(command, REPORT_WITHIN).await {
             Ok(Reply::Effect(answer)) => Ok(answer),
             Ok(Reply::Refused(refusal @ Refusal::NotANumber { .. })) => Err(JournalError::Invalid(refusal.to_string())),
             Ok(Reply::Refused(refusal)) => Err(JournalError::Fenced(refusal.to_string())),
             Ok(other) => Err(JournalError::Fenced(format!("unexpected answer {other:?}"))),
-            Err(error) => Err(JournalError::Fenced(error.to_string())),
+            Err(error) => {
+                // They ride with the end, then: what was answered must not become in doubt.
+                self.results.lock().unwrap_or_else(PoisonError::into_inner).splice(0..0, results);
+                Err(JournalError::Fenced(error.to_string()))
+            }
         }
     }
 

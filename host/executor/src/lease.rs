@@ -65,6 +65,14 @@ impl Lease {
         true
     }
 
+    /// Orders from before that one are refused from now on: what became of their runs was told, or is asked for.
+    pub(crate) fn refuse_before(&self, session: Uuid, number: u64) {
+        if let Some(held) = self.held().as_mut().filter(|held| held.session == session) {
+            held.lowest = held.lowest.max(number);
+            held.taken = held.taken.split_off(&held.lowest);
+        }
+    }
+
     /// The session, while it holds.
     pub(crate) fn session(&self, now_ms: i64) -> Option<Uuid> {
         self.held().as_ref().filter(|held| now_ms < held.until_ms).map(|held| held.session)
@@ -138,5 +146,9 @@ mod tests {
         assert!(!lease.take(A, 3, 1), "so far behind that nobody knows");
         lease.extend(B, 1, 1);
         assert!(lease.take(B, 1, 1), "another session counts anew");
+        lease.refuse_before(B, 5);
+        lease.refuse_before(A, 9);
+        assert!(!lease.take(B, 4, 1), "whoever asked at 5 was told that it never came");
+        assert!(lease.take(B, 6, 1) && lease.take(B, 5, 1));
     }
 }

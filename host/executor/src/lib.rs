@@ -15,3 +15,4 @@ mod table;
 
 pub use clock::now;
 pub use executor::{Executor, ExecutorError, Fetch};
+pub use table::enter_epoch;

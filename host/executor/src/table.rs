@@ -1,10 +1,13 @@
 //! The durable table of runs, in a column family beside the log. It is in no snapshot and no backup: it speaks
 //! for this disk and no other.
 
-use std::io;
+use std::{
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use serde::{Deserialize, Serialize};
-use tickhost_ledger::{Grant, RunId, effect::EffectResult, launch::Outcome, rows::Usage};
+use tickhost_ledger::{Grant, RunId, codec, effect::EffectResult, launch::Outcome, rows::Usage};
 use tickhost_replica::{
     Db,
     db::{OUTPUTS, RUNS, Waiting},
@@ -19,6 +22,7 @@ const OWN: u8 = 0;
 const STORE: &[u8] = b"\0store";
 const SEQUENCE: &[u8] = b"\0sequence";
 const FLOOR: &[u8] = b"\0floor";
+const CLUSTER: &[u8] = b"\0cluster";
 
 /// A run as the executor knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +62,7 @@ pub(crate) enum RunStatus {
 pub(crate) struct Table {
     db: Db,
     pub(crate) store: Uuid,
+    sequence: Arc<Mutex<u64>>,
 }
 
 impl Table {
@@ -72,7 +77,8 @@ impl Table {
                 store
             }
         };
-        let table = Self { db, store };
+        let sequence = Arc::new(Mutex::new(db.get(RUNS, SEQUENCE)?.unwrap_or_default()));
+        let table = Self { db, store, sequence };
         for row in table.rows()? {
             let status = match row.status {
                 RunStatus::Accepted => RunStatus::Tombstone,
@@ -87,19 +93,43 @@ impl Table {
     pub(crate) fn rows(&self) -> io::Result<Vec<RunRow>> {
         let rows = self.db.scan(RUNS, b"")?;
         let runs = rows.into_iter().filter(|(key, _)| key.first() != Some(&OWN));
-        runs.map(|(_, value)| tickhost_ledger::codec::decode(&value).map_err(io::Error::other)).collect()
+        runs.map(|(_, value)| codec::decode(&value).map_err(io::Error::other)).collect()
     }
 
-    pub(crate) fn sequence(&self) -> io::Result<u64> {
-        Ok(self.db.get(RUNS, SEQUENCE)?.unwrap_or_default())
+    fn lock_sequence(&self) -> MutexGuard<'_, u64> {
+        self.sequence.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts the sessions that were asked for and the runs that were accepted. The ledger remembers it: a table that goes
+    /// back shows itself by it.
+    pub(crate) fn sequence(&self) -> u64 {
+        *self.lock_sequence()
     }
 
     /// The next number for a session that is asked for. On the disk before it is used.
     pub(crate) async fn next_sequence(&self) -> io::Result<u64> {
-        let next = self.sequence()? + 1;
-        self.db.put(RUNS, SEQUENCE, &next)?;
+        let next = {
+            let mut sequence = self.lock_sequence();
+            self.db.put(RUNS, SEQUENCE, &(*sequence + 1))?;
+            *sequence += 1;
+            *sequence
+        };
         self.sync_now().await;
         Ok(next)
+    }
+
+    /// Takes a run in, and counts it in the same write. Not synced.
+    pub(crate) fn accept(&self, row: &RunRow) -> io::Result<u64> {
+        let mut sequence = self.lock_sequence();
+        self.db.put_together(
+            RUNS,
+            &[
+                (SEQUENCE, codec::encode(&(*sequence + 1)).map_err(io::Error::other)?),
+                (row.run.to_string().as_bytes(), codec::encode(row).map_err(io::Error::other)?),
+            ],
+        )?;
+        *sequence += 1;
+        Ok(*sequence)
     }
 
     /// The leader below which nobody is obeyed.
@@ -155,4 +185,28 @@ impl Table {
     pub(crate) fn forget_output(&self, run: &str) -> io::Result<()> {
         self.db.delete(OUTPUTS, run.as_bytes())
     }
+}
+
+/// Lets the run table of a stopped node go over into an epoch that began with a restore. From then on nobody from before
+/// is obeyed; what was run before is forgotten, since nobody asks for it any more. On the disk when this returns.
+///
+/// # Errors
+/// A sentence: a table that cannot be written, or has obeyed somebody of that epoch or a later one.
+pub async fn enter_epoch(db: &Db, cluster: Uuid, epoch: u64) -> Result<(), String> {
+    let io = |e: io::Error| format!("the run table: {e}");
+    let table = Table::open(db.clone()).map_err(io)?;
+    let floor = table.floor().map_err(io)?;
+    let entered: Option<Uuid> = db.get(RUNS, CLUSTER).map_err(io)?;
+    if floor.epoch > epoch || floor.epoch == epoch && entered != Some(cluster) {
+        return Err(format!(
+            "the run table here has obeyed a leader of epoch {}, and cluster {cluster} is in epoch {epoch}: only a node \
+             from before a restore can go over to what was restored",
+            floor.epoch
+        ));
+    }
+    for row in table.rows().map_err(io)? {
+        table.forget(&row.run).map_err(io)?;
+    }
+    db.put(RUNS, CLUSTER, &cluster).map_err(io)?;
+    table.raise_floor(floor.max(Floor { epoch, term: 0 })).await.map_err(io)
 }

@@ -119,7 +119,7 @@ pub enum Command {
         node: u64,
         /// Its durable table.
         store: Uuid,
-        /// Counts the sessions that were asked for with that table.
+        /// Counts the sessions that were asked for with that table, and the runs that it has accepted.
         sequence: u64,
         /// The lease under which it takes dispatches.
         session: Uuid,
@@ -237,6 +237,9 @@ pub enum Command {
         run: RunId,
         /// Its right to act.
         grant: Grant,
+        /// What the run table counted when it accepted the run.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        sequence: u64,
     },
     /// A run is over, or is known to be lost.
     End {
@@ -333,6 +336,27 @@ impl Command {
         }
     }
 
+    /// Bytes of what guests have written or received in it: what makes a command large.
+    pub fn payload_bytes(&self) -> usize {
+        let body = |result: &EffectResult| match result {
+            EffectResult::Http(answer) => answer.body.as_ref().map_or(0, |body| body.0.len()),
+            _ => 0,
+        };
+        let of_results: usize = self.results().iter().map(|(_, result)| body(result)).sum();
+        match self {
+            Self::WriteKv { change: KvChange::Set(value), .. } => value.0.len() + of_results,
+            _ => of_results,
+        }
+    }
+
+    /// Results of effects that ride with it.
+    pub fn results(&self) -> &[(Uuid, EffectResult)] {
+        match self {
+            Self::WriteKv { results, .. } | Self::End { results, .. } | Self::IntendEffect { results, .. } => results,
+            _ => &[],
+        }
+    }
+
     /// The lowest [`FORMAT`] that knows it.
     pub fn format(&self) -> u32 {
         match self {
@@ -340,6 +364,10 @@ impl Command {
             _ => 1,
         }
     }
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A change of the key-value store.

@@ -520,7 +520,7 @@ pub fn resolve(state: &State, run: &RunId, witness: Witness, answer: Answer) -> 
     }
     match answer {
         Answer::Running if attempt.started_at.is_none() => {
-            Some(Command::Start { run: run.clone(), grant: attempt.grant })
+            Some(Command::Start { run: run.clone(), grant: attempt.grant, sequence: 0 })
         }
         Answer::Running => None,
         Answer::Finished { outcome, usage, results } => end_with(outcome, usage, results),

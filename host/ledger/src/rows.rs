@@ -332,7 +332,8 @@ pub struct Node {
 pub struct Executor {
     /// Its durable table. A node keeps it for life: with another one it would not know what it ran.
     pub store: Uuid,
-    /// Counts the sessions that were asked for with that table: one that goes back is a copy, or a disk that did.
+    /// Counts the sessions that were asked for with that table and the runs that it has accepted, as far as the ledger
+    /// was told: one that goes back is a copy, or a disk that did.
     pub sequence: u64,
     /// The lease under which it takes dispatches; `None` once it has lapsed.
     pub session: Option<Uuid>,
@@ -359,6 +360,9 @@ pub struct Token {
     pub voter: bool,
     /// Who gave it out.
     pub by: String,
+    /// The node that has used it: it may ask again, where the answer was lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<u64>,
 }
 
 /// A value of the key-value store.

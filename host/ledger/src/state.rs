@@ -1,6 +1,7 @@
 //! The state: its tables, reading them, loading them. How they change is in `apply`.
 
 mod apply;
+mod contents;
 mod effects;
 mod history;
 mod index;
@@ -14,7 +15,10 @@ use std::{collections::BTreeSet, ops::Bound};
 use uuid::Uuid;
 
 use self::index::Index;
-pub use self::nodes::{FIRST_NODE, check_table};
+pub use self::{
+    contents::Contents,
+    nodes::{FIRST_NODE, check_table},
+};
 use crate::{
     codec::CodecError,
     command::{Output, Reply},
@@ -22,10 +26,19 @@ use crate::{
     ids::{Digest, JobName, LaunchId, RunId, Stamp, TickAt},
     key::KeySource,
     launch::Policy,
-    rows::{Cluster, Component, Folded, Gap, Grave, Job, KvValue, Launch, Node, Origin, Restored, SkippedRange, Token},
+    rows::{
+        Cluster, Component, Executor, Folded, Gap, Grave, Job, KvValue, Launch, Node, Origin, Restored, SkippedRange,
+        Token,
+    },
     spec::Overlap,
     table::{RowChange, Table},
 };
+
+/// The first byte of a row's key: its table. Those that are read beside a state have names.
+const CLUSTER: u8 = 1;
+const COMPONENTS: u8 = 2;
+const NODES: u8 = 3;
+const JOBS: u8 = 4;
 
 /// What every node agrees on.
 #[derive(Debug)]
@@ -70,10 +83,10 @@ pub enum ApplyError {
 impl Default for State {
     fn default() -> Self {
         Self {
-            cluster: Table::new(1),
-            components: Table::new(2),
-            nodes: Table::new(3),
-            jobs: Table::new(4),
+            cluster: Table::new(CLUSTER),
+            components: Table::new(COMPONENTS),
+            nodes: Table::new(NODES),
+            jobs: Table::new(JOBS),
             graves: Table::new(5),
             launches: Table::new(6),
             ranges: Table::new(7),
@@ -134,6 +147,11 @@ impl State {
         self.nodes.get(&node)
     }
 
+    /// Whether that is a token somebody may use.
+    pub fn has_token(&self, digest: &Digest) -> bool {
+        self.tokens.get(digest).is_some()
+    }
+
     /// All nodes.
     pub fn nodes(&self) -> impl Iterator<Item = (&u64, &Node)> {
         self.nodes.iter()
@@ -154,10 +172,10 @@ impl State {
         self.node(node)?.executor.as_ref()?.session
     }
 
-    /// What commands every node of the cluster knows, as far as they have said.
-    pub fn format(&self) -> u32 {
-        let said = self.nodes().filter_map(|(_, node)| node.executor.as_ref().map(|executor| executor.format));
-        said.min().unwrap_or(crate::command::FORMAT)
+    /// Nodes whose release knows only commands below that level, as far as they have said.
+    pub fn below(&self, format: u32) -> impl Iterator<Item = (u64, &Executor)> {
+        let executors = self.nodes().filter_map(|(node, row)| Some((*node, row.executor.as_ref()?)));
+        executors.filter(move |(_, executor)| executor.format < format)
     }
 
     /// Runs that are to be stopped and have not ended.
@@ -326,10 +344,10 @@ impl State {
 
     fn load_row(&mut self, key: &[u8], value: &[u8]) -> Result<(), ApplyError> {
         let hash = match key.first().copied().unwrap_or_default() {
-            1 => self.cluster.load(key, value),
-            2 => self.components.load(key, value),
-            3 => self.nodes.load(key, value),
-            4 => self.jobs.load(key, value),
+            CLUSTER => self.cluster.load(key, value),
+            COMPONENTS => self.components.load(key, value),
+            NODES => self.nodes.load(key, value),
+            JOBS => self.jobs.load(key, value),
             5 => self.graves.load(key, value),
             6 => self.launches.load(key, value),
             7 => self.ranges.load(key, value),

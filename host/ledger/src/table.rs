@@ -126,7 +126,8 @@ pub(crate) struct Changes {
     pub(crate) hash: u128,
 }
 
-fn row_hash(key: &[u8], value: &[u8]) -> u128 {
+/// A row's part of the hash.
+pub(crate) fn row_hash(key: &[u8], value: &[u8]) -> u128 {
     let mut bytes = Vec::with_capacity(8 + key.len() + value.len());
     bytes.extend_from_slice(&(key.len() as u64).to_be_bytes());
     bytes.extend_from_slice(key);

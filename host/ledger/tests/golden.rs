@@ -11,7 +11,7 @@ use tickhost_ledger::{
     effect::{ByteBuf, EffectResult, HttpAnswer},
     key::KeySource,
     launch::{Outcome, SkipReason},
-    rows::{NextTick, Usage},
+    rows::{GapChoice, NextTick, Usage},
     spec::{CatchUp, Limits, OnUnknown, Overlap, Retry},
 };
 use tickhost_schedule::{ClosedDays, Definition, Dst, Gap, OnClosedDay};
@@ -138,9 +138,21 @@ fn commands() -> Vec<(&'static str, Command)> {
                 format: 1,
             },
         ),
+        (
+            "restore",
+            Command::Restore {
+                cluster: Uuid::from_u128(8),
+                node: 4,
+                address: "d:7879".into(),
+                backup: "20260917T020000Z-000000000042".into(),
+                taken_at: Stamp(1_789_610_400_000),
+            },
+        ),
+        ("destroyed", Command::Destroyed { node: 2, by: "someone".into() }),
+        ("release", Command::Release { choice: GapChoice::Repeat, by: "someone".into() }),
         ("lapse", Command::Lapse { node: 2, session: Uuid::from_u128(7), evidence: "no ask since".into() }),
         ("intend", Command::Intend { run: run(), node: 1, session: Uuid::from_u128(3) }),
-        ("start", Command::Start { run: run(), grant }),
+        ("start", Command::Start { run: run(), grant, sequence: 0 }),
         (
             "end",
             Command::End {

@@ -35,8 +35,10 @@ const LAPSED_MS: i64 = 15_300;
 /// A rule that is left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Bug {
-    /// "Never" is said without refusing the run from then on.
-    NoTombstone,
+    /// "Never" is said without refusing the run from then on: no row, and orders from before are obeyed.
+    NoTombstoneNorRefusal,
+    /// Orders from before a question are obeyed once the row that was written then is pruned.
+    PrunedTombstone,
     /// The tombstone is not on the disk before it is said, and orders name no session: either alone is made up for by
     /// the other.
     UnsyncedTombstoneNorSession,
@@ -54,8 +56,8 @@ enum Bug {
     RowAfterStart,
     /// A restarted executor says "never" of what was running.
     RunningIsNever,
-    /// A run that is known is taken on again.
-    TakesKnownRuns,
+    /// A run that is known is taken on again, and so is an order from before a question.
+    TakesKnownRunsNorRefuses,
     /// An order that arrives twice is obeyed twice.
     ObeysTwice,
     /// A refused dispatch is taken for a proof that the run never began.
@@ -64,8 +66,9 @@ enum Bug {
     NoResolution,
 }
 
-const BUGS: [Bug; 13] = [
-    Bug::NoTombstone,
+const BUGS: [Bug; 14] = [
+    Bug::NoTombstoneNorRefusal,
+    Bug::PrunedTombstone,
     Bug::UnsyncedTombstoneNorSession,
     Bug::NoFloorOnDiskNorSession,
     Bug::NoSession,
@@ -74,7 +77,7 @@ const BUGS: [Bug; 13] = [
     Bug::LapseTooEarly,
     Bug::RowAfterStart,
     Bug::RunningIsNever,
-    Bug::TakesKnownRuns,
+    Bug::TakesKnownRunsNorRefuses,
     Bug::ObeysTwice,
     Bug::RefusalIsNever,
     Bug::NoResolution,
@@ -102,6 +105,8 @@ struct Executor {
     live: BTreeSet<RunId>,
     /// Orders of this session that were taken.
     taken: BTreeSet<u64>,
+    /// Orders from before are refused: somebody was told that they never came.
+    lowest: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -290,14 +295,14 @@ impl World {
             [Bug::NoSession, Bug::NoFloorOnDiskNorSession, Bug::UnsyncedTombstoneNorSession]
                 .map(|bug| self.is(bug))
                 .contains(&true),
-            self.is(Bug::TakesKnownRuns),
+            self.is(Bug::TakesKnownRunsNorRefuses),
         );
         let (now, twice) = (self.now, self.is(Bug::ObeysTwice));
         let executor = self.executors.get_mut(&order.node).unwrap();
         let below = order.term < executor.floor;
         executor.floor = executor.floor.max(order.term);
         let session = executor.lease.filter(|(_, until)| now < *until).map(|(session, _)| session);
-        let is_first = executor.taken.insert(order.number) || twice;
+        let is_first = (executor.taken.insert(order.number) || twice) && order.number >= executor.lowest;
         let refused = below || session != Some(order.session) && !no_session || !is_first;
         if !refused && (again || !executor.rows.contains_key(&order.run)) {
             executor.rows.insert(order.run.clone(), Row::Accepted(order.grant));
@@ -362,7 +367,7 @@ impl World {
         let executor = self.executors.get_mut(&node).unwrap();
         executor.rows.insert(run.clone(), Row::Running(grant));
         if self.below(3) > 0 {
-            let started = self.commit(vec![Command::Start { run: run.clone(), grant }]);
+            let started = self.commit(vec![Command::Start { run: run.clone(), grant, sequence: 0 }]);
             if matches!(started[0], Reply::Refused(_)) {
                 self.stop(&run);
             }
@@ -405,6 +410,7 @@ impl World {
         let executor = self.executors.get_mut(&node).unwrap();
         executor.live.clear();
         executor.lease = None;
+        executor.lowest = 0;
         if no_floor {
             executor.floor = 0;
         }
@@ -473,6 +479,7 @@ impl World {
         let executor = self.executors.get_mut(&node).unwrap();
         executor.floor = executor.floor.max(self.reign.term);
         executor.taken.clear();
+        executor.lowest = 0;
         executor.lease = Some((session, self.now + SESSION_MS));
         let open = conductor::unresolved(&self.state, node);
         self.reign.ask.entry(node).or_default().extend(open);
@@ -484,7 +491,15 @@ impl World {
             return;
         }
         self.look_at_lease(node);
-        let (no_tombstone, unsynced) = (self.is(Bug::NoTombstone), self.is(Bug::UnsyncedTombstoneNorSession));
+        let no_tombstone = self.is(Bug::NoTombstoneNorRefusal);
+        let unsynced = self.is(Bug::UnsyncedTombstoneNorSession);
+        let refuses = ![Bug::NoTombstoneNorRefusal, Bug::PrunedTombstone, Bug::TakesKnownRunsNorRefuses]
+            .map(|bug| self.is(bug))
+            .contains(&true);
+        self.orders += 1;
+        if refuses {
+            self.executors.get_mut(&node).unwrap().lowest = self.orders;
+        }
         for run in self.reign.ask.remove(&node).unwrap_or_default() {
             let executor = self.executors.get_mut(&node).unwrap();
             executor.floor = executor.floor.max(self.reign.term);
@@ -512,6 +527,16 @@ impl World {
                 self.commit(vec![command]);
             }
         }
+    }
+
+    /// Forgets what the ledger has settled.
+    fn prune(&mut self, node: u64) {
+        let alive: BTreeSet<RunId> = self.live_runs().into_iter().map(|(run, _)| run).collect();
+        let executor = self.executors.get_mut(&node).unwrap();
+        let here = executor.live.clone();
+        executor
+            .rows
+            .retain(|run, row| alive.contains(run) || here.contains(run) || !matches!(row, Row::Tombstone | Row::Lost));
     }
 
     fn lapse(&mut self) {
@@ -575,6 +600,7 @@ impl World {
             19 if self.below(2) == 0 => self.elect(),
             20..=21 => self.ask_for_session(node),
             22 => self.resolve(node),
+            23 if self.below(2) == 0 => self.prune(node),
             23 => self.lapse(),
             _ => {}
         }

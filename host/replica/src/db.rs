@@ -27,6 +27,7 @@ use tokio::sync::oneshot;
 
 /// What this version writes. A directory with another one is refused.
 const FORMAT: u32 = 1;
+const FORMAT_KEY: &[u8] = b"format";
 
 /// Raft's log, by index.
 pub(crate) const LOG: &str = "log";
@@ -154,11 +155,32 @@ impl Db {
 
     fn check_format(&self) -> Result<(), OpenError> {
         let damaged = |e: std::io::Error| OpenError::Damaged { dir: self.dir.clone(), why: e.to_string() };
-        match self.get::<u32>(META, b"format").map_err(damaged)? {
+        match self.get::<u32>(META, FORMAT_KEY).map_err(damaged)? {
             Some(FORMAT) => Ok(()),
             Some(found) => Err(OpenError::Format { dir: self.dir.clone(), found }),
-            None => self.put(META, b"format", &FORMAT).map_err(damaged),
+            None => self.put(META, FORMAT_KEY, &FORMAT).map_err(damaged),
         }
+    }
+
+    /// Forgets the group that this node belonged to: log, vote and state. Synced.
+    ///
+    /// # Errors
+    /// RocksDB's.
+    pub async fn forget_group(&self) -> std::io::Result<()> {
+        self.raise_floor(|floor| *floor = FloorRecord::default(), true);
+        let mut batch = WriteBatch::default();
+        for family in [LOG, META, STATE] {
+            let family = self.family(family)?;
+            for row in self.rocks.iterator_cf(&family, rocksdb::IteratorMode::Start) {
+                let (key, _) = row.map_err(std::io::Error::other)?;
+                if *key != *FORMAT_KEY {
+                    batch.delete_cf(&family, key);
+                }
+            }
+        }
+        self.write(batch)?;
+        self.sync(Waiting::Somebody).await;
+        Ok(())
     }
 
     /// The directory.
@@ -204,6 +226,17 @@ impl Db {
     pub fn put<T: Serialize>(&self, family: &str, key: &[u8], value: &T) -> std::io::Result<()> {
         let bytes = codec::encode(value).map_err(std::io::Error::other)?;
         self.rocks.put_cf(&self.family(family)?, key, bytes).map_err(std::io::Error::other)
+    }
+
+    /// Writes encoded values in one, unsynced.
+    ///
+    /// # Errors
+    /// RocksDB's.
+    pub fn put_together(&self, family: &str, values: &[(&[u8], Vec<u8>)]) -> std::io::Result<()> {
+        let family = self.family(family)?;
+        let mut batch = WriteBatch::default();
+        values.iter().for_each(|(key, value)| batch.put_cf(&family, key, value));
+        self.write(batch)
     }
 
     /// Removes a value, unsynced.

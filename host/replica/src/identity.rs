@@ -90,6 +90,9 @@ impl Name {
 pub struct Credentials {
     /// The cluster.
     pub cluster: Uuid,
+    /// Its life between restores.
+    #[serde(default)]
+    pub epoch: u64,
     /// The number in it.
     pub node: u64,
     /// The authority's certificate, PEM.
@@ -187,6 +190,7 @@ impl Authority {
         let certificate = params.signed_by(&request.public_key, &self.issuer).map_err(|e| e.to_string())?;
         Ok(Credentials {
             cluster: self.cluster,
+            epoch: 0,
             node,
             authority: self.certificate.clone(),
             certificate: certificate.pem(),

@@ -6,6 +6,7 @@
 //!
 //! Start reading at [`Replica`]; [`db`] has the rules of what is synced when.
 
+pub mod backup;
 pub mod db;
 pub mod fault;
 pub mod identity;

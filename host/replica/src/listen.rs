@@ -24,6 +24,8 @@ use crate::identity::Identity;
 
 /// Whoever does not finish the handshake within this is let go.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
+/// What somebody without a certificate may send in one request.
+const PUBLIC_BYTES_MAX: usize = 64 << 10;
 /// As on the side that connects.
 const WINDOW_BYTES: u32 = 8 << 20;
 
@@ -40,23 +42,9 @@ pub(crate) async fn serve(
     public: Router,
     is_member: impl Fn(u64) -> bool + Clone + Send + Sync + 'static,
 ) -> io::Result<()> {
-    let check = from_fn(move |request: Request, next: Next| {
-        let caller = request.extensions().get::<Caller>().copied().unwrap_or(Caller(None));
-        let refusal = match caller {
-            Caller(None) => Some("this is for nodes of the cluster, and you have no certificate of it".to_owned()),
-            Caller(Some(node)) if !is_member(node) => {
-                Some(format!("node {node} does not belong to the cluster any more"))
-            }
-            Caller(Some(_)) => None,
-        };
-        async move {
-            match refusal {
-                Some(why) => (StatusCode::FORBIDDEN, why).into_response(),
-                None => next.run(request).await,
-            }
-        }
-    });
-    let router = members.layer(check).merge(public).layer(DefaultBodyLimit::disable());
+    let members = only(members, "does not belong to the cluster any more", is_member);
+    let public = public.layer(DefaultBodyLimit::max(PUBLIC_BYTES_MAX));
+    let router = members.layer(DefaultBodyLimit::disable()).merge(public);
     // They end with the listener.
     let mut connections = JoinSet::new();
     loop {
@@ -80,6 +68,28 @@ pub(crate) async fn serve(
             }
         });
     }
+}
+
+/// Lets only those nodes ask what is behind these routes; `wrong` says what is the matter with the others.
+pub(crate) fn only(
+    routes: Router,
+    wrong: &'static str,
+    may: impl Fn(u64) -> bool + Clone + Send + Sync + 'static,
+) -> Router {
+    routes.layer(from_fn(move |request: Request, next: Next| {
+        let caller = request.extensions().get::<Caller>().copied().unwrap_or(Caller(None));
+        let refusal = match caller {
+            Caller(None) => Some("this is for nodes of the cluster, and you have no certificate of it".to_owned()),
+            Caller(Some(node)) if !may(node) => Some(format!("node {node} {wrong}")),
+            Caller(Some(_)) => None,
+        };
+        async move {
+            match refusal {
+                Some(why) => (StatusCode::FORBIDDEN, why).into_response(),
+                None => next.run(request).await,
+            }
+        }
+    }))
 }
 
 async fn serve_one(tcp: TcpStream, identity: &Identity, router: Router) -> io::Result<()> {

@@ -20,6 +20,8 @@ use crate::{
     raft::Types,
 };
 
+/// Bytes of entries that are sent to a node at once, about: it has to have them on its disk within the time of an append.
+const APPEND_BYTES_MAX: usize = 2 << 20;
 const VOTE: &[u8] = b"vote";
 const COMMITTED: &[u8] = b"committed";
 const PURGED: &[u8] = b"purged";
@@ -62,6 +64,29 @@ impl LogStore {
         }
     }
 
+    /// The entries in a range: at least one, and no more once they have that many bytes.
+    fn entries(&self, range: &impl RangeBounds<u64>, bytes_max: usize) -> io::Result<Vec<EntryOf<Types>>> {
+        let start = match range.start_bound() {
+            Bound::Included(index) => *index,
+            Bound::Excluded(index) => index + 1,
+            Bound::Unbounded => 0,
+        };
+        let family = self.db.family(LOG)?;
+        let start = start.to_be_bytes();
+        let rows = self.db.rocks().iterator_cf(&family, IteratorMode::From(&start, Direction::Forward));
+        let (mut entries, mut bytes) = (Vec::new(), 0);
+        for row in rows {
+            let (_, value) = row.map_err(io::Error::other)?;
+            let entry: EntryOf<Types> = codec::decode(&value).map_err(io::Error::other)?;
+            if !range.contains(&entry.index()) || bytes >= bytes_max {
+                break;
+            }
+            bytes += value.len();
+            entries.push(entry);
+        }
+        Ok(entries)
+    }
+
     fn purged(&self) -> io::Result<Option<LogIdOf<Types>>> {
         self.db.get(META, PURGED)
     }
@@ -97,24 +122,11 @@ impl RaftLogReader<Types> for LogStore {
         &mut self,
         range: RB,
     ) -> Result<Vec<EntryOf<Types>>, io::Error> {
-        let start = match range.start_bound() {
-            Bound::Included(index) => *index,
-            Bound::Excluded(index) => index + 1,
-            Bound::Unbounded => 0,
-        };
-        let family = self.db.family(LOG)?;
-        let start = start.to_be_bytes();
-        let rows = self.db.rocks().iterator_cf(&family, IteratorMode::From(&start, Direction::Forward));
-        let mut entries = Vec::new();
-        for row in rows {
-            let (_, value) = row.map_err(io::Error::other)?;
-            let entry: EntryOf<Types> = codec::decode(&value).map_err(io::Error::other)?;
-            if !range.contains(&entry.index()) {
-                break;
-            }
-            entries.push(entry);
-        }
-        Ok(entries)
+        self.entries(&range, usize::MAX)
+    }
+
+    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<EntryOf<Types>>, io::Error> {
+        self.entries(&(start..end), APPEND_BYTES_MAX)
     }
 
     async fn read_vote(&mut self) -> Result<Option<VoteOf<Types>>, io::Error> {

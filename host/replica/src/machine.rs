@@ -2,6 +2,7 @@
 //! builds and installs snapshots.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     fs::File,
     io::{self, BufReader, BufWriter, Read, Write},
     path::{Path, PathBuf},
@@ -10,9 +11,9 @@ use std::{
 
 use futures::{Stream, TryStreamExt};
 use openraft::{
-    EntryPayload, OptionalSend,
-    alias::{LogIdOf, SnapshotMetaOf, SnapshotOf, StoredMembershipOf},
-    storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine},
+    BasicNode, EntryPayload, Membership, OptionalSend,
+    alias::{LogIdOf, SnapshotMetaOf, SnapshotOf, StoredMembershipOf, VoteOf},
+    storage::{EntryResponder, RaftLogStorage, RaftSnapshotBuilder, RaftStateMachine},
 };
 use rocksdb::{IteratorMode, WriteBatch};
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     db::{Db, META, OpenError, STATE, Waiting},
+    log::LogStore,
     raft::{Response, Types},
 };
 
@@ -64,6 +66,8 @@ pub(crate) struct Machine {
     state: Arc<RwLock<State>>,
     mark: AppliedMark,
     outputs: mpsc::UnboundedSender<AppliedOutputs>,
+    /// Building and installing take turns: each removes the files of the other.
+    snapshots: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Machine {
@@ -71,7 +75,29 @@ impl Machine {
         let damaged = |why: String| OpenError::Damaged { dir: db.dir().to_owned(), why };
         let mark: AppliedMark = db.get(META, APPLIED).map_err(|e| damaged(e.to_string()))?.unwrap_or_default();
         let state = load_state(&db, mark.generation).map_err(|e| damaged(e.to_string()))?;
-        Ok(Self { db, state: Arc::new(RwLock::new(state)), mark, outputs })
+        Ok(Self { db, state: Arc::new(RwLock::new(state)), mark, outputs, snapshots: Arc::default() })
+    }
+
+    /// Makes an empty database that of a group of one whose log up to there is in a snapshot.
+    pub(crate) async fn found_from(
+        db: Db,
+        node: u64,
+        address: &str,
+        (term, index): (u64, u64),
+        rows: PathBuf,
+    ) -> io::Result<()> {
+        let (outputs, _) = mpsc::unbounded_channel();
+        let mut machine = Self::open(db.clone(), outputs).map_err(io::Error::other)?;
+        let last = LogIdOf::<Types>::new_term_index(term, index);
+        let voters = vec![BTreeSet::from([node])];
+        let membership = Membership::new(voters, BTreeMap::from([(node, BasicNode::new(address))]));
+        let membership = membership.map_err(io::Error::other)?;
+        let last_membership = StoredMembershipOf::<Types>::new(Some(last), membership);
+        let meta = SnapshotMetaOf::<Types> { last_log_id: Some(last), last_membership };
+        machine.install_snapshot(&meta, SnapshotFile(rows)).await?;
+        let mut log = LogStore::open(db).map_err(io::Error::other)?;
+        log.save_vote(&VoteOf::<Types>::new(term, node)).await?;
+        log.purge(last).await
     }
 
     pub(crate) fn state(&self) -> Arc<RwLock<State>> {
@@ -144,7 +170,7 @@ impl RaftStateMachine<Types> for Machine {
     }
 
     async fn get_snapshot_builder(&mut self) -> Builder {
-        Builder { db: self.db.clone() }
+        Builder { db: self.db.clone(), snapshots: self.snapshots.clone() }
     }
 
     async fn install_snapshot(
@@ -152,19 +178,20 @@ impl RaftStateMachine<Types> for Machine {
         meta: &SnapshotMetaOf<Types>,
         snapshot: SnapshotFile,
     ) -> Result<(), io::Error> {
+        let snapshots = self.snapshots.clone();
+        let _in_turn = snapshots.lock().await;
         let old = self.mark.generation;
         let generation = old + 1;
-        let mut reader = BufReader::new(File::open(&snapshot.0)?);
         let mut batch = WriteBatch::default();
         // What an installation that was cut off has left under this number.
         batch.delete_range_cf(&self.db.family(STATE)?, generation.to_be_bytes(), u64::MAX.to_be_bytes());
-        while let Some(key) = read_part(&mut reader)? {
-            let value = read_part(&mut reader)?.ok_or_else(|| io::Error::other("snapshot ends after a key"))?;
-            batch.put_cf(&self.db.family(STATE)?, row_key(generation, &key), value);
+        read_rows(&snapshot.0, |key, value| {
+            batch.put_cf(&self.db.family(STATE)?, row_key(generation, key), value);
             if batch.size_in_bytes() > INSTALL_BATCH_BYTES {
                 self.db.write(std::mem::take(&mut batch))?;
             }
-        }
+            Ok(())
+        })?;
         let mark = AppliedMark { last: meta.last_log_id, membership: meta.last_membership.clone(), generation };
         let snapshot = SnapshotMark { meta: meta.clone(), file: keep(&self.db, meta, &snapshot.0)? };
         let family = self.db.family(META)?;
@@ -193,12 +220,14 @@ impl RaftStateMachine<Types> for Machine {
 /// Builds a snapshot from a consistent view of the database while entries go on being applied.
 pub(crate) struct Builder {
     db: Db,
+    snapshots: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl RaftSnapshotBuilder<Types> for Builder {
     type SnapshotData = SnapshotFile;
 
     async fn build_snapshot(&mut self) -> Result<SnapshotOf<Types, SnapshotFile>, io::Error> {
+        let _in_turn = self.snapshots.lock().await;
         let db = self.db.clone();
         let mark = tokio::task::spawn_blocking(move || write_snapshot(&db)).await.map_err(io::Error::other)??;
         // What the snapshot stands for is on disk before anyone is told of it.
@@ -210,14 +239,23 @@ impl RaftSnapshotBuilder<Types> for Builder {
 }
 
 fn write_snapshot(db: &Db) -> io::Result<SnapshotMark> {
+    // Its final name says how far it goes, and that is known once it is written.
+    let part = snapshot_path(db, None)?;
+    let (last_log_id, last_membership) = write_rows(db, &part)?;
+    let meta = SnapshotMetaOf::<Types> { last_log_id, last_membership };
+    let file = keep(db, &meta, &part)?;
+    Ok(SnapshotMark { meta, file })
+}
+
+/// Writes the rows of one moment into a file, synced. Returns what they stand for.
+pub(crate) fn write_rows(db: &Db, file: &Path) -> io::Result<(Option<LogIdOf<Types>>, StoredMembershipOf<Types>)> {
     let view = db.rocks().snapshot();
     let applied = view.get_cf(&db.family(META)?, APPLIED).map_err(io::Error::other)?;
     let applied: AppliedMark = match applied {
         Some(bytes) => codec::decode(&bytes).map_err(io::Error::other)?,
         None => AppliedMark::default(),
     };
-    let file = snapshot_path(db, applied.last)?;
-    let mut writer = BufWriter::new(File::create(&file)?);
+    let mut writer = BufWriter::new(File::create(file)?);
     let prefix = applied.generation.to_be_bytes();
     let mode = IteratorMode::From(&prefix, rocksdb::Direction::Forward);
     for row in view.iterator_cf(&db.family(STATE)?, mode) {
@@ -229,8 +267,17 @@ fn write_snapshot(db: &Db) -> io::Result<SnapshotMark> {
         }
     }
     writer.into_inner().map_err(|e| e.into_error())?.sync_all()?;
-    let meta = SnapshotMetaOf::<Types> { last_log_id: applied.last, last_membership: applied.membership };
-    Ok(SnapshotMark { meta, file })
+    Ok((applied.last, applied.membership))
+}
+
+/// Reads the rows of a file, one by one.
+pub(crate) fn read_rows(file: &Path, mut each: impl FnMut(&[u8], &[u8]) -> io::Result<()>) -> io::Result<()> {
+    let mut reader = BufReader::new(File::open(file)?);
+    while let Some(key) = read_part(&mut reader)? {
+        let value = read_part(&mut reader)?.ok_or_else(|| io::Error::other("the rows end after a key"))?;
+        each(&key, &value)?;
+    }
+    Ok(())
 }
 
 /// A new name among the snapshots.
@@ -245,6 +292,8 @@ fn snapshot_path(db: &Db, last: Option<LogIdOf<Types>>) -> io::Result<PathBuf> {
 fn keep(db: &Db, meta: &SnapshotMetaOf<Types>, received: &Path) -> io::Result<PathBuf> {
     let path = snapshot_path(db, meta.last_log_id)?;
     std::fs::rename(received, &path)?;
+    // The log is purged for it: its name has to be on the disk as well as its bytes.
+    path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())?;
     Ok(path)
 }
 

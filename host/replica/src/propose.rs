@@ -1,17 +1,19 @@
 //! Proposing: whatever waits goes into one entry. Who does not lead sends it to the leader.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
 
-use axum::{Router, body::Bytes, extract::State as Extract, response::Response, routing::post};
+use axum::{Extension, Router, body::Bytes, extract::State as Extract, response::Response, routing::post};
 use futures::future::join_all;
 use openraft::{
-    ReadPolicy,
     errors::{ClientWriteError, Fatal},
     impls::ProgressResponder,
     raft::ClientWriteResult,
 };
 use serde::{Deserialize, Serialize};
-use tickhost_ledger::{Command, Entry, Reply, Stamp, command::Stamped};
+use tickhost_ledger::{Command, Entry, Reply, Stamp, State, command::Stamped};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     time::Instant,
@@ -19,14 +21,17 @@ use tokio::{
 
 use crate::{
     fault,
+    listen::Caller,
     network::answer,
     peers::Peers,
     raft::{Request, Types},
-    replica::{LedgerRaft, Replica},
+    replica::{Freshness, LedgerRaft, Replica},
 };
 
-/// Commands in one entry: beyond it the rest rides in the next. About a megabyte.
+/// Commands in one entry: beyond it the rest rides in the next.
 const COMMANDS_MAX: usize = 4_096;
+/// Bytes of what guests write, in one entry: all nodes have to have it on their disks within the time of an append.
+const BYTES_MAX: usize = 1 << 20;
 /// Proposals that wait: beyond it proposers wait, so that memory stays bounded.
 const PROPOSALS_MAX: usize = 65_536;
 /// A call to the leader that commits: as long as an election and a slow disk may take.
@@ -77,6 +82,7 @@ pub struct Proposer {
     leader: watch::Receiver<Option<u64>>,
     peers: Peers,
     node: u64,
+    state: Arc<RwLock<State>>,
     clock: fn() -> Stamp,
 }
 
@@ -86,13 +92,14 @@ impl Proposer {
         node: u64,
         peers: Peers,
         leader: watch::Receiver<Option<u64>>,
+        state: Arc<RwLock<State>>,
         clock: fn() -> Stamp,
     ) -> Self {
         let (proposals, queue) = mpsc::channel(PROPOSALS_MAX);
         tokio::spawn(propose_all(raft, queue));
         let (reports, report_queue) = mpsc::channel(PROPOSALS_MAX);
         tokio::spawn(report_all(peers.clone(), node, leader.clone(), report_queue));
-        Self { proposals, reports, leader, peers, node, clock }
+        Self { proposals, reports, leader, peers, node, state, clock }
     }
 
     /// Proposes commands that apply together, in order, and returns their replies once committed and applied. Where a
@@ -106,11 +113,27 @@ impl Proposer {
         at: Stamp,
         commands: Vec<Command>,
     ) -> Result<Vec<Reply>, ProposeError> {
+        self.check_format(&commands)?;
         let commands = commands.into_iter().map(|command| Stamped { at, command }).collect();
         let (replies, answer) = oneshot::channel();
         let stopped = || ProposeError::Stopped("it takes no more proposals".into());
         self.proposals.send(Proposal { term, commands, replies }).await.map_err(|_| stopped())?;
         answer.await.map_err(|_| stopped())?
+    }
+
+    /// A node that does not know a command would have to stop at it.
+    fn check_format(&self, commands: &[Command]) -> Result<(), ProposeError> {
+        let needed = commands.iter().map(Command::format).max().unwrap_or_default();
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        let older: Vec<String> = state
+            .below(needed)
+            .map(|(node, executor)| format!("node {node} runs version {}", executor.version))
+            .collect();
+        if older.is_empty() {
+            return Ok(());
+        }
+        let older = older.join(", ");
+        Err(ProposeError::Refused(format!("{older}, which does not know that command yet; upgrade every node first")))
     }
 
     /// Proposes one command.
@@ -160,10 +183,9 @@ impl Proposer {
         }
     }
 
-    pub(crate) async fn read_index(&self, leader: u64) -> Result<Option<u64>, ProposeError> {
-        let asked = self.peers.ask(leader, "/ledger/read-index", &(), CALL_WITHIN).await;
-        let answered: Result<u64, ProposeError> = asked.map_err(|e| ProposeError::Unreachable(e.to_string()))?;
-        answered.map(Some)
+    pub(crate) async fn read_index(&self, leader: u64, freshness: Freshness) -> Result<u64, ProposeError> {
+        let asked = self.peers.ask(leader, "/ledger/read-index", &freshness, CALL_WITHIN).await;
+        asked.map_err(|e| ProposeError::Unreachable(e.to_string()))?
     }
 }
 
@@ -178,18 +200,46 @@ pub(crate) fn routes(replica: Replica) -> Router {
         .with_state(replica)
 }
 
-async fn take_reports(Extract(replica): Extract<Replica>, body: Bytes) -> Response {
+async fn take_reports(
+    Extract(replica): Extract<Replica>,
+    Extension(caller): Extension<Caller>,
+    body: Bytes,
+) -> Response {
     answer(&body, async |reports: Vec<Vec<Command>>| {
         let proposer = replica.proposer();
         let at = (proposer.clock)();
-        let proposed = reports.into_iter().map(|commands| proposer.propose(None, at, commands));
+        let proposed = reports.into_iter().map(async |commands| {
+            match commands.iter().find(|command| !may_report(&replica, caller, command)) {
+                None => proposer.propose(None, at, commands).await,
+                Some(_) => Err(ProposeError::Refused("a node reports of its own runs, and of nothing else".into())),
+            }
+        });
         Ok::<_, String>(join_all(proposed).await)
     })
     .await
 }
 
+/// A node speaks for its own runs. One that votes may also let others in.
+fn may_report(replica: &Replica, Caller(caller): Caller, command: &Command) -> bool {
+    let Some(caller) = caller else { return false };
+    match command {
+        Command::Start { run, .. }
+        | Command::End { run, .. }
+        | Command::IntendEffect { run, .. }
+        | Command::WriteKv { run, .. } => {
+            // What is not alive is refused when it is applied.
+            replica.read(|state| {
+                let attempt = state.launch(&run.launch).and_then(|launch| launch.live());
+                attempt.is_none_or(|attempt| attempt.node == caller)
+            })
+        }
+        Command::Admit { .. } => replica.is_voter(caller),
+        _ => false,
+    }
+}
+
 async fn take_read_index(Extract(replica): Extract<Replica>, body: Bytes) -> Response {
-    answer(&body, async |(): ()| Ok::<_, String>(replica.read_index(ReadPolicy::LeaseRead).await)).await
+    answer(&body, async |freshness| Ok::<_, String>(replica.read_index(freshness).await)).await
 }
 
 /// Sends whatever waits to the leader in one call, one call at a time: while one is on its way the next one fills.
@@ -238,12 +288,13 @@ async fn propose_all(raft: LedgerRaft, mut queue: mpsc::Receiver<Proposal>) {
 }
 
 fn take_batch(waiting: &mut Vec<Proposal>) -> Vec<Proposal> {
-    let mut commands = 0;
+    let (mut commands, mut bytes) = (0, 0);
     let fits = waiting
         .iter()
         .take_while(|proposal| {
             commands += proposal.commands.len();
-            commands <= COMMANDS_MAX
+            bytes += proposal.commands.iter().map(|stamped| stamped.command.payload_bytes()).sum::<usize>();
+            commands <= COMMANDS_MAX && bytes <= BYTES_MAX
         })
         .count();
     waiting.drain(..fits.max(1)).collect()

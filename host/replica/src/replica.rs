@@ -14,6 +14,7 @@ use openraft::{
     async_runtime::{Instant as _, WatchReceiver},
     errors::ClientWriteError,
 };
+use serde::{Deserialize, Serialize};
 use tickhost_ledger::{Stamp, State};
 use tokio::{
     net::TcpListener,
@@ -45,6 +46,15 @@ pub struct Setup {
     pub identity: Option<Arc<Identity>>,
     /// The time for stamps.
     pub clock: fn() -> Stamp,
+}
+
+/// How a leader knows that it still leads when something is read.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) enum Freshness {
+    /// By its lease.
+    Lease,
+    /// It asks a majority.
+    Majority,
 }
 
 /// How the node stands in its group.
@@ -119,29 +129,40 @@ impl Replica {
     /// A directory that cannot be used.
     pub async fn open(setup: Setup) -> Result<(Self, mpsc::UnboundedReceiver<AppliedOutputs>), OpenError> {
         let Setup { dir, node, identity, clock } = setup;
+        let has_peers = identity.is_some();
         let db = Db::open(&dir)?;
         let failed = |why: String| OpenError::Raft { dir: dir.clone(), why };
         let (outputs, outputs_receiver) = mpsc::unbounded_channel();
         let machine = Machine::open(db.clone(), outputs)?;
         let log = LogStore::open(db.clone())?;
         let state = machine.state();
-        let config = Arc::new(config().validate().map_err(|e| failed(e.to_string()))?);
+        // A node that has peers stands for no election before it serves: its disk is looked at first.
+        let config = Config { enable_elect: !has_peers, ..config() };
+        let config = Arc::new(config.validate().map_err(|e| failed(e.to_string()))?);
         let peers = Peers::new(identity);
         let raft = LedgerRaft::new(node, config, Network(peers.clone()), log, machine).await;
         let raft = raft.map_err(|e| failed(e.to_string()))?;
         let (leading, leader) = watch_leader(&raft, node, peers.clone());
-        let proposer = Proposer::start(raft.clone(), node, peers.clone(), leader.clone(), clock);
+        let proposer = Proposer::start(raft.clone(), node, peers.clone(), leader.clone(), state.clone(), clock);
         let incoming = Arc::new(dir.join("incoming"));
         // What an earlier process has received in part.
         let _ = std::fs::remove_dir_all(incoming.as_path());
         let replica = Self { raft, db, state, proposer, peers, leading, leader, node, incoming };
-        // Asked of Raft itself: what it publishes lags a moment behind.
-        let voters = replica.raft.with_raft_state(|state| state.membership_state.effective().voter_ids().collect());
-        let voters: BTreeSet<u64> = voters.await.map_err(|e| failed(e.to_string()))?;
-        if voters == BTreeSet::from([node]) {
-            replica.lead_alone(&dir).await?;
+        if !has_peers && replica.is_alone().await? {
+            replica.lead_alone().await?;
         }
         Ok((replica, outputs_receiver))
+    }
+
+    /// Whether this node is the only one that votes. Asked of Raft itself: what it publishes lags a moment behind.
+    async fn is_alone(&self) -> Result<bool, OpenError> {
+        let voters = self.raft.with_raft_state(|state| state.membership_state.effective().voter_ids().collect());
+        let voters: BTreeSet<u64> = voters.await.map_err(|e| self.failed_to_open(e.to_string()))?;
+        Ok(voters == BTreeSet::from([self.node]))
+    }
+
+    fn failed_to_open(&self, why: String) -> OpenError {
+        OpenError::Raft { dir: self.db.dir().to_owned(), why }
     }
 
     /// Founds a group with this node as its only voter. Nothing where there is one.
@@ -149,19 +170,21 @@ impl Replica {
     /// # Errors
     /// A directory that cannot be used.
     pub async fn found(&self, address: &str) -> Result<(), OpenError> {
-        let dir = self.db.dir();
-        let failed = |why: String| OpenError::Raft { dir: dir.to_owned(), why };
+        let failed = |why| self.failed_to_open(why);
         if self.raft.is_initialized().await.map_err(|e| failed(e.to_string()))? {
             return Ok(());
         }
         let members = BTreeMap::from([(self.node, BasicNode::new(address))]);
         self.raft.initialize(members).await.map_err(|e| failed(e.to_string()))?;
-        self.lead_alone(dir).await
+        self.lead_alone().await
     }
 
-    /// Nobody else can hold a lease, so there is nothing to wait for.
-    async fn lead_alone(&self, dir: &Path) -> Result<(), OpenError> {
-        let failed = |why: String| OpenError::Raft { dir: dir.to_owned(), why };
+    /// Leads a group of one. Nobody else can hold a lease, so there is nothing to wait for.
+    ///
+    /// # Errors
+    /// A group of more, and a node that has stopped.
+    pub async fn lead_alone(&self) -> Result<(), OpenError> {
+        let failed = |why| self.failed_to_open(why);
         self.raft.trigger().elect(false).await.map_err(|e| failed(e.to_string()))?;
         let node = self.node;
         self.raft
@@ -172,28 +195,51 @@ impl Replica {
         Ok(())
     }
 
-    /// Answers peers until the process ends. `members` is for nodes of the cluster only, `public` also for somebody
-    /// who has a token.
+    /// Takes part and answers peers until the process ends. `members` is for nodes of the cluster only, `public` also for
+    /// somebody who has a token.
     ///
     /// # Errors
     /// A host without an identity.
     pub async fn serve(&self, listener: TcpListener, members: Router, public: Router) -> std::io::Result<()> {
         let identity = self.peers.identity().cloned();
         let identity = identity.ok_or_else(|| std::io::Error::other("this host has no certificate"))?;
-        if self.raft.is_initialized().await.map_err(std::io::Error::other)? {
+        let is_alone = self.is_alone().await.map_err(std::io::Error::other)?;
+        if is_alone {
+            self.lead_alone().await.map_err(std::io::Error::other)?;
+        } else if self.raft.is_initialized().await.map_err(std::io::Error::other)? {
             // What this node had granted before it was restarted, it has forgotten: it votes for nobody before that
             // is over.
             tokio::time::sleep(LEASE).await;
         }
+        self.raft.runtime_config().elect(true);
         let receiver = network::Receiver { raft: self.raft.clone(), incoming: self.incoming.clone() };
-        let members = members.merge(network::routes(receiver)).merge(propose::routes(self.clone()));
-        let (replica, state) = (self.clone(), self.state.clone());
-        let is_member = move |node| {
-            let known = state.read().unwrap_or_else(PoisonError::into_inner).node(node).is_some();
-            // A node that has only just joined knows of nobody yet but those that its log names.
-            known || replica.knows(node)
-        };
-        listen::serve(listener, identity, members, public, is_member).await
+        let raft = self.voters_only(network::routes(receiver));
+        let members = members.merge(raft).merge(propose::routes(self.clone()));
+        let replica = self.clone();
+        listen::serve(listener, identity, members, public, move |node| replica.is_member(node)).await
+    }
+
+    /// Lets only nodes that vote ask what is behind those routes.
+    pub fn voters_only(&self, routes: Router) -> Router {
+        let replica = self.clone();
+        listen::only(routes, "does not vote", move |node| replica.is_voter(node))
+    }
+
+    /// Whether a node belongs to the cluster, as far as this one knows.
+    fn is_member(&self, node: u64) -> bool {
+        self.is_newer(node) || self.read(|state| state.node(node).is_some()) || self.knows(node)
+    }
+
+    /// Whether a node votes, or is to, as far as this one knows.
+    pub(crate) fn is_voter(&self, node: u64) -> bool {
+        let is_to_vote = self.read(|state| state.node(node).is_some_and(|row| row.voter));
+        is_to_vote || self.is_newer(node) || self.voters().contains(&node) || self.voters().is_empty()
+    }
+
+    /// Whether that node was let in after all that this one knows of: one that lags must not refuse who leads by now.
+    /// No number is given twice, and the certificate says that it was given.
+    fn is_newer(&self, node: u64) -> bool {
+        self.read(|state| state.cluster().is_some_and(|cluster| node >= cluster.next_node))
     }
 
     /// Whether this node has a log: one that has only just joined, or was wiped, has none.
@@ -222,6 +268,11 @@ impl Replica {
         &self.db
     }
 
+    /// Where files lie that are good for the moment: what a process leaves there, the next one removes.
+    pub(crate) fn incoming(&self) -> &Path {
+        &self.incoming
+    }
+
     /// The other nodes.
     pub fn peers(&self) -> &Peers {
         &self.peers
@@ -242,11 +293,24 @@ impl Replica {
     /// # Errors
     /// Where nobody leads, or the leader cannot be reached.
     pub async fn catch_up(&self) -> Result<(), ProposeError> {
+        self.catch_up_with(Freshness::Lease).await
+    }
+
+    /// The same, resting on no clock: a majority says that the leader still leads.
+    ///
+    /// # Errors
+    /// As [`Replica::catch_up`].
+    pub async fn catch_up_for_certain(&self) -> Result<(), ProposeError> {
+        self.catch_up_with(Freshness::Majority).await
+    }
+
+    async fn catch_up_with(&self, freshness: Freshness) -> Result<(), ProposeError> {
         let leader = *self.leader.borrow();
         let index = match leader {
-            Some(leader) if leader != self.node => self.proposer.read_index(leader).await?,
-            _ => Some(self.read_index(ReadPolicy::LeaseRead).await?),
+            Some(leader) if leader != self.node => self.proposer.read_index(leader, freshness).await?,
+            _ => self.read_index(freshness).await?,
         };
+        let index = Some(index);
         let waited = self.raft.wait(Some(Duration::from_secs(5))).applied_index_at_least(index, "catch up").await;
         waited.map(|_| ()).map_err(|e| ProposeError::Refused(format!("this node lags behind: {e}")))
     }
@@ -256,10 +320,14 @@ impl Replica {
     /// # Errors
     /// Where it does not.
     pub async fn confirm(&self) -> Result<(), ProposeError> {
-        self.read_index(ReadPolicy::ReadIndex).await.map(|_| ())
+        self.read_index(Freshness::Majority).await.map(|_| ())
     }
 
-    pub(crate) async fn read_index(&self, policy: ReadPolicy) -> Result<u64, ProposeError> {
+    pub(crate) async fn read_index(&self, freshness: Freshness) -> Result<u64, ProposeError> {
+        let policy = match freshness {
+            Freshness::Lease => ReadPolicy::LeaseRead,
+            Freshness::Majority => ReadPolicy::ReadIndex,
+        };
         let linearizer = self.raft.get_read_linearizer(policy).await;
         let linearizer = linearizer.map_err(|_| ProposeError::NotLeader { leader: *self.leader.borrow() })?;
         Ok(linearizer.read_log_id().index())

@@ -114,10 +114,12 @@ impl Sandbox {
         let began = std::time::Instant::now();
         let call = Metered::new(call(&pre, &mut store), cpu.clone());
         let wall = tokio::time::sleep(Duration::from_millis(limits.wall_ms));
+        // A run that was stopped before it began executes nothing.
         let ended = tokio::select! {
+            biased;
+            reason = stop => Ended::Stopped(reason),
             ended = call => Ended::Returned(ended),
             () = wall => Ended::WallTime,
-            reason = stop => Ended::Stopped(reason),
         };
         let state = store.data();
         let usage = Usage {

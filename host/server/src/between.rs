@@ -21,17 +21,19 @@ use crate::{
 
 /// For nodes of the cluster.
 pub(crate) fn routes(host: Host) -> Router {
+    let orders = Router::new().route("/executor/order", post(order)).with_state(host.clone());
+    let orders = host.replica.voters_only(orders);
     Router::new()
         .route("/leader/ask", post(ask))
         .route("/standing", post(standing))
         .route("/leader/arrive", post(arrive))
         .route("/leader/authority", post(authority))
         .route("/leader/renew", post(renew))
-        .route("/executor/order", post(order))
         .route("/executor/output", post(output))
         .route("/components/keep", post(keep_component))
         .route("/components/get", post(get_component))
         .with_state(host)
+        .merge(orders)
 }
 
 /// For whoever has a token.
@@ -61,7 +63,7 @@ async fn ask(State(host): State<Host>, Extension(caller): Extension<Caller>, bod
 
 async fn standing(State(host): State<Host>, body: Bytes) -> Response {
     match read::<u64>(&body) {
-        Ok(node) => say(&cluster::standing_of(&host, node)),
+        Ok(node) => say(&cluster::standing_of(&host, node).await),
         Err(refused) => *refused,
     }
 }
@@ -82,9 +84,13 @@ async fn output(State(host): State<Host>, body: Bytes) -> Response {
 
 async fn keep_component(State(host): State<Host>, body: Bytes) -> Response {
     let sandbox = host.sandbox.clone();
-    match tokio::task::spawn_blocking(move || sandbox.keep(&body)).await {
-        Ok(Ok(digest)) => digest.to_string().into_response(),
-        Ok(Err(error)) => refuse(error),
+    let digest = match tokio::task::spawn_blocking(move || sandbox.keep(&body)).await {
+        Ok(Ok(digest)) => digest,
+        Ok(Err(error)) => return refuse(error),
+        Err(error) => return refuse(error),
+    };
+    match host.sandbox.prepare(digest).await {
+        Ok(()) => digest.to_string().into_response(),
         Err(error) => refuse(error),
     }
 }
@@ -107,8 +113,9 @@ async fn join(State(host): State<Host>, body: Bytes) -> Response {
     }
 }
 
-async fn arrive(State(host): State<Host>, body: Bytes) -> Response {
+async fn arrive(State(host): State<Host>, Extension(caller): Extension<Caller>, body: Bytes) -> Response {
     match read::<Arrival>(&body) {
+        Ok(arrival) if !arrival.may_come_from(&host, caller) => refuse("a node says itself where it is"),
         Ok(arrival) => cluster::arrived(&host, arrival).await.map_or_else(refuse, |()| say(&())),
         Err(refused) => *refused,
     }

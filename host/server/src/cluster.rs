@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tickhost_executor::now;
 use tickhost_ledger::{Command, FIRST_NODE, Refusal, Reply, check_table, rows::Executor};
 use tickhost_replica::{
-    Identity, ProposeError, Replica, Setup,
+    Caller, Identity, ProposeError, Replica, Setup,
     identity::{Authority, Credentials, Request, fingerprint},
     join::{JoinToken, ask_with_token},
 };
@@ -51,6 +51,13 @@ pub(crate) struct Arrival {
     address: String,
 }
 
+impl Arrival {
+    /// The node itself says it; one that votes passes it on.
+    pub(crate) fn may_come_from(&self, host: &Host, Caller(caller): Caller) -> bool {
+        caller.is_some_and(|caller| caller == self.node || host.replica.voters().contains(&caller))
+    }
+}
+
 /// What a node sends for a new certificate.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct RenewRequest {
@@ -87,7 +94,7 @@ pub(crate) async fn found(replica: &Replica, cluster: Uuid, address: &str) -> Re
     }
 }
 
-fn check_empty(data: &Path) -> Result<(), String> {
+pub(crate) fn check_empty(data: &Path) -> Result<(), String> {
     if data.join("db").exists() || data.join("pki").exists() {
         return Err(format!(
             "`{}` holds a host's data already; name another directory in `data`, or start it with `tickhost serve`",
@@ -105,9 +112,19 @@ pub async fn join(settings: &Settings, peer: &str, token: &JoinToken, voter: boo
     let address = settings.peer_address()?;
     check_empty(&settings.data)?;
     let request = Request::new()?;
-    let asked = JoinRequest { secret: token.secret, request: request.pem.clone(), address, voter };
-    let given: Credentials = ask_with_token(peer, token, "/join", &asked).await?;
+    let given = ask_to_join(peer, token, &request, address, voter).await?;
     Identity::store(&settings.data, &request, &given).map_err(|e| e.to_string())
+}
+
+pub(crate) async fn ask_to_join(
+    peer: &str,
+    token: &JoinToken,
+    request: &Request,
+    address: String,
+    voter: bool,
+) -> Result<Credentials, String> {
+    let asked = JoinRequest { secret: token.secret, request: request.pem.clone(), address, voter };
+    ask_with_token(peer, token, "/join", &asked).await
 }
 
 /// Makes a token. Returns it, and until when it is good.
@@ -133,7 +150,7 @@ pub(crate) enum MemberError {
     Other(String),
 }
 
-async fn propose(host: &Host, command: Command) -> Result<Reply, MemberError> {
+pub(crate) async fn propose(host: &Host, command: Command) -> Result<Reply, MemberError> {
     let replies = host.propose(now(), vec![command]).await?;
     match replies.into_iter().next() {
         Some(Reply::Refused(refusal)) => Err(refusal.into()),
@@ -149,13 +166,20 @@ pub(crate) async fn let_in(host: &Host, asked: JoinRequest) -> Result<Credential
     let authority =
         Authority::open(identity).map_err(|e| format!("this node cannot let anybody in, ask one that votes: {e}"))?;
     let token = tickhost_ledger::Digest::of(&asked.secret);
+    // A guess must not cost the whole cluster a commit.
+    host.replica.catch_up().await.map_err(|e| e.to_string())?;
+    if !host.replica.read(|state| state.has_token(&token)) {
+        return Err(Refusal::Token("unknown, or was used before".into()).to_string());
+    }
     let command = Command::Admit { token, address: asked.address, voter: asked.voter };
     match host.replica.proposer().report(command, CALL_WITHIN).await {
         Ok(Reply::Admitted(node)) => {
-            let contacts = host.replica.read(|state| {
-                state.nodes().filter(|(other, _)| **other != node).map(|(n, row)| (*n, row.address.clone())).collect()
+            let (contacts, epoch) = host.replica.read(|state| {
+                let others = state.nodes().filter(|(other, _)| **other != node);
+                let contacts = others.map(|(n, row)| (*n, row.address.clone())).collect();
+                (contacts, state.cluster().map_or(0, |cluster| cluster.epoch))
             });
-            Ok(Credentials { contacts, ..authority.sign(node, &asked.request)? })
+            Ok(Credentials { contacts, epoch, ..authority.sign(node, &asked.request)? })
         }
         Ok(Reply::Refused(refusal)) => Err(refusal.to_string()),
         Ok(other) => Err(format!("unexpected answer {other:?}")),
@@ -170,9 +194,12 @@ pub(crate) async fn arrived(host: &Host, arrival: Arrival) -> Result<(), String>
         return arrive(host, leader, &arrival).await;
     }
     let node = arrival.node;
-    let member = host.replica.read(|state| state.node(node).cloned());
-    let member = member.ok_or_else(|| Refusal::NoNode(node).to_string())?;
-    if member.address != arrival.address {
+    let member = || {
+        let member = host.replica.read(|state| state.node(node).cloned());
+        member.filter(|_| !host.is_retired(node)).ok_or_else(|| Refusal::NoNode(node).to_string())
+    };
+    let row = member()?;
+    if row.address != arrival.address {
         let command = Command::Move { node, address: arrival.address.clone() };
         propose(host, command).await.map_err(|e| e.to_string())?;
     }
@@ -180,7 +207,7 @@ pub(crate) async fn arrived(host: &Host, arrival: Arrival) -> Result<(), String>
     let last = host.replica.status().last_index.unwrap_or_default();
     let lag = last.saturating_sub(host.replica.matched().get(&node).copied().unwrap_or_default());
     // One that lags would be waited for with every commit. It says again that it is here.
-    if member.voter && !host.replica.voters().contains(&node) && lag <= LAG_MAX {
+    if member()?.voter && !host.replica.voters().contains(&node) && lag <= LAG_MAX {
         host.replica.add_voter(node).await.map_err(|e| e.to_string())?;
         tracing::info!(node, "a node votes from now on");
     }
@@ -291,11 +318,13 @@ pub(crate) enum Standing {
 }
 
 /// What this node knows of another one's run table.
-pub(crate) fn standing_of(host: &Host, node: u64) -> Standing {
+pub(crate) async fn standing_of(host: &Host, node: u64) -> Standing {
+    let is_up_to_date = host.replica.catch_up().await.is_ok();
     host.replica.read(|state| match state.node(node).map(|member| member.executor.clone()) {
-        None => Standing::Unknown,
-        Some(None) => Standing::New,
         Some(Some(executor)) => Standing::Known(Box::new(executor)),
+        // Of a state that lags, that says nothing: the node may have taken part since.
+        Some(None) if is_up_to_date => Standing::New,
+        _ => Standing::Unknown,
     })
 }
 
@@ -310,7 +339,7 @@ pub(crate) async fn vet(host: &Host) -> Result<(), String> {
     let node = host.replica.node();
     let has_log = host.replica.has_log().await.map_err(|e| e.to_string())?;
     let store = host.executor.witness().store;
-    let asked = host.executor.sequence().map_err(|e| e.to_string())?;
+    let remembered = host.executor.sequence();
     let peers = host.replica.peers();
     let contacts = peers.identity().map(|identity| identity.contacts()).unwrap_or_default();
     let others: BTreeSet<u64> = contacts.into_keys().chain(host.replica.voters()).filter(|n| *n != node).collect();
@@ -323,7 +352,7 @@ pub(crate) async fn vet(host: &Host) -> Result<(), String> {
                 Standing::Unknown => {}
                 Standing::New => is_vouched_for = true,
                 Standing::Known(known) => {
-                    check_table(node, &known, store, asked).map_err(|refusal| refusal.to_string())?;
+                    check_table(node, &known, store, remembered).map_err(|refusal| refusal.to_string())?;
                     if !has_log {
                         return Err(format!("node {node} has taken part before, and its log is gone; {REJOIN}"));
                     }
@@ -357,7 +386,13 @@ pub(crate) async fn remove(host: &Host, node: u64, by: &str) -> Result<(), Membe
     if voters.len() == 1 && voters.contains(&node) {
         return Err(MemberError::Other(format!("node {node} is the only one that votes")));
     }
-    drain(host, node, true, by).await?;
+    match drain(host, node, true, by).await {
+        // It was removed from the ledger, and came back into the group meanwhile.
+        Err(MemberError::Refused(Refusal::NoNode(_))) if host.replica.address(node).is_some() => {
+            return host.replica.remove(node).await.map_err(Into::into);
+        }
+        drained => drained?,
+    }
     let drained = tokio::time::timeout(DRAIN_MAX, async {
         while host.replica.read(|state| state.reserved(node).0 > 0) {
             tokio::time::sleep(TRY_EVERY).await;
@@ -366,15 +401,22 @@ pub(crate) async fn remove(host: &Host, node: u64, by: &str) -> Result<(), Membe
     if drained.await.is_err() {
         tracing::warn!(node, "a node is removed with runs alive; they are lost");
     }
+    // From here on it is not let in again.
+    host.retire(node);
     host.replica.remove(node).await?;
     if let Some(session) = host.replica.read(|state| state.session(node)) {
         // It may still run what it has, for as long as its session can hold; that is waited for.
-        host.retire(node).await;
+        host.until_lapsed(node).await;
         let evidence = format!("node {node} was removed by {by}");
         match propose(host, Command::Lapse { node, session, evidence }).await {
             Ok(_) | Err(MemberError::Refused(Refusal::Stale { .. })) => {}
             Err(error) => return Err(error),
         }
     }
-    propose(host, Command::Remove { node, by: by.to_owned() }).await.map(|_| ())
+    propose(host, Command::Remove { node, by: by.to_owned() }).await?;
+    // Whatever was under way when it was retired.
+    if host.replica.address(node).is_some() {
+        host.replica.remove(node).await?;
+    }
+    Ok(())
 }

@@ -9,12 +9,13 @@ use tickhost_sandbox::Sandbox;
 
 use crate::host::Host;
 
-/// A hundred megabytes over a slow line.
-const COPY_WITHIN: Duration = Duration::from_secs(60);
+/// A hundred megabytes over a slow line, and compiling them.
+const COPY_WITHIN: Duration = Duration::from_secs(180);
 /// How often a node looks for components that it lacks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Copies a component to other nodes that vote until a majority has it, this node included.
+/// Copies a component to other nodes that vote, and has them compile it, until a majority is ready to run it, this node
+/// included: whatever job names it has a place to run from its first tick on.
 ///
 /// # Errors
 /// A sentence, where too few can be reached.

@@ -20,7 +20,11 @@ use tokio::{
 use uuid::Uuid;
 
 pub use crate::settings::Settings;
-use crate::{between, cluster, components, leader, member, watch::Watch};
+use crate::{
+    backup::{self, Backups},
+    between, cluster, components, leader, member,
+    watch::Watch,
+};
 
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -78,6 +82,8 @@ pub struct Host {
     pub(crate) draining: Arc<AtomicBool>,
     /// What did not happen.
     pub(crate) watch: Arc<Watch>,
+    /// What is known of backups.
+    pub(crate) backups: Arc<Backups>,
     /// Why the host cannot go on.
     failure: watch::Sender<Option<String>>,
 }
@@ -109,19 +115,23 @@ impl Host {
             ask_now: Arc::default(),
             draining: Arc::default(),
             watch: Arc::default(),
+            backups: Arc::default(),
             failure: watch::Sender::new(None),
         };
         tokio::spawn(leader::act(host.clone(), outputs));
         tokio::spawn(leader::follow(host.clone()));
-        tokio::spawn(member::keep_session(host.clone()));
         tokio::spawn(components::warm(host.clone()));
         tokio::spawn(prune(host.clone()));
         tokio::spawn(crate::watch::watch(host.clone()));
+        tokio::spawn(backup::keep(host.clone()));
         match peers {
             Some((listener, address)) => {
                 tokio::spawn(serve_peers(host.clone(), listener, address));
             }
-            None => host.until_it_leads_itself().await?,
+            None => {
+                tokio::spawn(member::keep_session(host.clone()));
+                host.until_it_leads_itself().await?;
+            }
         }
         Ok(host)
     }
@@ -244,7 +254,8 @@ async fn serve_peers(host: Host, listener: TcpListener, address: String) {
     if let Err(why) = cluster::vet(&host).await {
         return host.fail(why);
     }
-    // Not before it can answer: the group would wait for its vote.
+    // Nobody is asked for a session, nor for a place, by a node that is refused.
+    tokio::spawn(member::keep_session(host.clone()));
     tokio::spawn(cluster::take_place(host.clone(), address));
     let members = between::routes(host.clone()).nest("/api", crate::api::router(host.clone()));
     let served = host.replica.serve(listener, members, between::public(host.clone())).await;

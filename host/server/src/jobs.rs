@@ -182,7 +182,7 @@ impl Host {
 
     /// A job's ticks in an interval with what became of each, oldest first, at most `count`.
     pub(crate) fn ticks(&self, name: &JobName, from: TickAt, to: TickAt, count: usize) -> Vec<TickView> {
-        let (mut views, ranges) = self.replica.read(|state| {
+        let (mut views, ranges, held) = self.replica.read(|state| {
             let launched = state.launches(name, from, to).map(|(id, launch)| TickView {
                 tick: id.tick.to_string(),
                 local: launch.local.clone(),
@@ -194,10 +194,19 @@ impl Host {
                 |(start, range): &(TickAt, &SkippedRange)| *start <= to && range.to.is_none_or(|end| end >= from);
             let ranges: Vec<(TickAt, SkippedRange)> =
                 state.skipped(name).filter(within).map(|(start, range)| (start, range.clone())).collect();
-            (launched.collect::<Vec<_>>(), ranges)
+            // On hold nothing is decided about what comes after the backup.
+            let held = state.hold().and_then(|_| state.job(name)).and_then(|job| {
+                let from = job.next.as_ref()?.at;
+                let (timing, anchor) = (job.spec.timing.clone(), job.created_at);
+                Some((
+                    from,
+                    SkippedRange { to: None, reason: SkipReason::Restored, revision: job.revision, timing, anchor },
+                ))
+            });
+            (launched.collect::<Vec<_>>(), ranges, held)
         });
         // Enumerated here and not under the state's lock: a pause of a year has many ticks.
-        for (start, range) in ranges {
+        for (start, range) in ranges.into_iter().chain(held) {
             let schedule = Schedule::new(&range.timing, Some(&name.to_string()), range.anchor.time());
             let Ok(schedule) = schedule else { continue };
             let after = start.max(from).time() - chrono::TimeDelta::seconds(1);

@@ -5,6 +5,7 @@
 //! clients see; `cli` has one file for each verb.
 
 pub mod api;
+mod backup;
 mod between;
 pub mod cli;
 mod client;
@@ -16,5 +17,6 @@ mod jobs;
 mod leader;
 pub mod manifest;
 mod member;
+mod restore;
 mod settings;
 mod watch;

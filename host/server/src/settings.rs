@@ -32,6 +32,44 @@ pub struct Settings {
     /// Launches of missed ticks that the leader gives out in one second, over the whole cluster.
     #[serde(default = "catch_up_per_s")]
     pub catch_up_per_s: u32,
+    /// Where backups go; absent for a host that takes none.
+    #[serde(default)]
+    pub backup: Option<BackupSettings>,
+}
+
+/// `[backup]`: taken by whoever leads, so every node that votes needs it, with the same place.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BackupSettings {
+    /// A directory that every node sees, or `s3://BUCKET/PREFIX`.
+    pub to: String,
+    /// Where an S3-compatible store is reached, e.g. `https://s3.example.com`. Credentials come from the environment.
+    pub endpoint: Option<String>,
+    /// Its region.
+    pub region: Option<String>,
+    /// Minutes from one to the next.
+    #[serde(default = "every_min")]
+    pub every_min: u32,
+    /// How many of this cluster stay.
+    #[serde(default = "keep")]
+    pub keep: u32,
+}
+
+impl BackupSettings {
+    /// Milliseconds from one to the next.
+    pub fn every_ms(&self) -> u64 {
+        u64::from(self.every_min.max(1)) * 60_000
+    }
+}
+
+/// What is lost at the most, in the worst case.
+fn every_min() -> u32 {
+    60
+}
+
+/// A week of them.
+fn keep() -> u32 {
+    168
 }
 
 /// `[peer]`: the port for the other nodes. Nobody without a certificate of the cluster gets anything there.
@@ -77,6 +115,7 @@ impl Settings {
             memory_max_mib: memory_max_mib(),
             reserve_mib: reserve_mib(),
             catch_up_per_s: catch_up_per_s(),
+            backup: None,
         }
     }
 

@@ -10,7 +10,7 @@ use std::{
 use tickhost_executor::clock::since_boot_ms;
 use tickhost_ledger::{Stamp, absence::absences};
 
-use crate::host::Host;
+use crate::{host::Host, restore};
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Alarms that are kept: with more than these somebody is looking already.
@@ -62,7 +62,7 @@ pub(crate) async fn watch(host: Host) {
         };
         is_blind = false;
         let absent = host.replica.read(|state| absences(state, now, ALARMS_MAX));
-        let absent: BTreeSet<String> = absent.iter().map(ToString::to_string).collect();
+        let absent: BTreeSet<String> = absent.iter().map(ToString::to_string).chain(restore::hold(&host)).collect();
         for alarm in absent.difference(&raised) {
             tracing::error!(alarm, "something did not happen");
         }

@@ -19,7 +19,8 @@ const USAGE: &str = "cargo xtask COMMAND
   fmt-check    formatting alone
   guests       build every guest component
   kill-test    kill the host at every named point and at random, 250 times (an option: --kills N)
-  fault-test   kill, freeze and restart the nodes of a cluster, 120 times (options: --faults N, --seed N)
+  fault-test   kill, freeze, cut off and restart the nodes of a cluster, break their disks: 120 times
+               (options: --faults N, --seed N)
   histories N  try N histories of the launch protocol over a bad network (a second number: the seed to begin at)
   triples N    compare N random schedules with brute force (a second number: the seed to begin at)
   fuzz SECONDS feed the reader of expressions and the walker with anything
@@ -68,6 +69,7 @@ fn dispatch(command: &str, rest: &[String]) -> Result<(), Failed> {
         "guests" => guests::build(&cargo),
         "kill-test" | "fault-test" => {
             build(&cargo)?;
+            setup::tests()?;
             cargo.program(command).run(rest)
         }
         "bench" => {

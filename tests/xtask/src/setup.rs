@@ -54,8 +54,13 @@ fn has_libclang() -> bool {
 
 /// What the tests need beyond that.
 pub(crate) fn tests() -> Result<(), Failed> {
-    let has_faketime = Step::new("faketime", &["--version"]).succeeds();
-    install(if has_faketime { &[] } else { &["faketime"] }, "a test sets the clock that a host sees")
+    if !Step::new("faketime", &["--version"]).succeeds() {
+        install(&["faketime"], "a test sets the clock that a host sees")?;
+    }
+    let cables = [("ip", "-V", "iproute2"), ("nft", "--version", "nftables")];
+    let missing = cables.into_iter().filter(|(tool, version, _)| !Step::new(tool, &[version]).succeeds());
+    let missing: Vec<&str> = missing.map(|(_, _, package)| package).collect();
+    install(&missing, "the fault test cuts the cables between nodes in network namespaces")
 }
 
 /// What guests in three languages need.

@@ -114,7 +114,7 @@ impl State {
             Command::Decide(decision) => self.decide(cx, decision),
             Command::Trigger { launch, local, same_key, by } => self.trigger(cx, launch, local, *same_key, by),
             Command::Intend { run, node, session } => self.intend(cx, run, *node, *session),
-            Command::Start { run, grant } => self.start(cx, run, *grant),
+            Command::Start { run, grant, sequence } => self.start(cx, run, *grant, *sequence),
             Command::End { run, grant, outcome, usage, results } => self.end(cx, run, *grant, outcome, *usage, results),
             Command::Enter { launch } => self.enter(cx, launch),
             Command::Expire { launch, clock } => self.expire(cx, launch, *clock),

@@ -288,10 +288,14 @@ impl State {
         }
     }
 
-    pub(super) fn start(&mut self, cx: &mut Context, run: &RunId, grant: Grant) -> Answer {
+    pub(super) fn start(&mut self, cx: &mut Context, run: &RunId, grant: Grant, sequence: u64) -> Answer {
         let launch = self.current(run, grant)?;
         if launch.status == Status::Running {
             return Ok(Reply::Unchanged);
+        }
+        if let Some(attempt) = launch.live() {
+            let (node, store) = (attempt.node, attempt.store);
+            self.table_counted(node, store, sequence);
         }
         if let Some(attempt) = self.launches.get_mut(&run.launch).and_then(|l| l.attempts.last_mut()) {
             attempt.started_at = Some(cx.at);
@@ -319,9 +323,13 @@ impl State {
     pub(super) fn close_attempt(&mut self, cx: &mut Context, id: &LaunchId, outcome: &Outcome, usage: Usage) {
         let event = self.ended(id, outcome, cx.at);
         self.advance(cx, id, &event);
-        let is_open = self.launches.get(id).is_some_and(|launch| launch.status.is_open());
-        if is_open && self.jobs.get(&id.job).is_none() {
+        let open = self.launches.get(id).filter(|launch| launch.status.is_open());
+        let is_revoked = open.and_then(|launch| launch.attempts.last()).is_some_and(|last| last.revoked.is_some());
+        if open.is_some() && self.jobs.get(&id.job).is_none() {
             self.advance(cx, id, &Event::Withdrawn(SkipReason::Deleted));
+        } else if is_revoked {
+            // It was to give way to a newer one, whether or not it had begun.
+            self.advance(cx, id, &Event::Withdrawn(SkipReason::Overlap));
         }
         if let Some(attempt) = self.launches.get_mut(id).and_then(|l| l.attempts.last_mut()) {
             attempt.ended = Some(Ended { at: cx.at, outcome: outcome.clone(), usage });

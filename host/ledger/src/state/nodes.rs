@@ -60,7 +60,7 @@ impl State {
         for digest in expired {
             self.tokens.remove(&digest);
         }
-        self.tokens.insert(digest, Token { expires_at, voter, by: by.to_owned() });
+        self.tokens.insert(digest, Token { expires_at, voter, by: by.to_owned(), node: None });
         Ok(Reply::Done)
     }
 
@@ -73,19 +73,23 @@ impl State {
         if voter && !token.voter {
             return Err(Refusal::Token("for a node that executes, not for one that votes".into()));
         }
+        if let Some(node) = token.node {
+            let is_again = self.nodes.get(&node).is_some_and(|row| row.address == address && row.voter == voter);
+            return if is_again { Ok(Reply::Admitted(node)) } else { Err(unknown()) };
+        }
         let cluster = self.cluster.get(&()).ok_or_else(unknown)?.clone();
         let node = cluster.next_node;
         self.cluster.insert((), Cluster { next_node: node + 1, ..cluster });
-        self.tokens.remove(digest);
         let row = Node {
             address: address.to_owned(),
             voter,
             draining: false,
             admitted_at: cx.at,
-            by: token.by,
+            by: token.by.clone(),
             executor: None,
         };
         self.nodes.insert(node, row);
+        self.tokens.insert(*digest, Token { node: Some(node), ..token });
         Ok(Reply::Admitted(node))
     }
 
@@ -136,6 +140,16 @@ impl State {
         Ok(Reply::Done)
     }
 
+    /// The run table of a node has told how far it counts.
+    pub(super) fn table_counted(&mut self, node: u64, store: Uuid, sequence: u64) {
+        let known = self.nodes.get(&node).and_then(|row| row.executor.as_ref());
+        if known.is_some_and(|known| known.store == store && known.sequence < sequence)
+            && let Some(executor) = self.nodes.get_mut(&node).and_then(|row| row.executor.as_mut())
+        {
+            executor.sequence = sequence;
+        }
+    }
+
     pub(super) fn lapse(&mut self, cx: &mut Context, node: u64, session: Uuid, evidence: &str) -> Answer {
         let row = self.node_row(node)?;
         let executor = row.executor.as_ref().filter(|executor| executor.session == Some(session));
@@ -163,12 +177,11 @@ impl State {
     }
 }
 
-/// Whether a node's run table can be the one that the cluster knows. `asked` is how many sessions it remembers to have
-/// asked for.
+/// Whether a node's run table can be the one that the cluster knows. `remembered` is how far it counts sessions and runs.
 ///
 /// # Errors
 /// Another table, or one that has forgotten something.
-pub fn check_table(node: u64, known: &Executor, store: Uuid, asked: u64) -> Result<(), Refusal> {
+pub fn check_table(node: u64, known: &Executor, store: Uuid, remembered: u64) -> Result<(), Refusal> {
     let refuse = |why: String| Err(Refusal::Executor { node, why });
     if known.store != store {
         return refuse(format!(
@@ -177,10 +190,10 @@ pub fn check_table(node: u64, known: &Executor, store: Uuid, asked: u64) -> Resu
             known.store
         ));
     }
-    if known.sequence > asked {
+    if known.sequence > remembered {
         return refuse(format!(
-            "its run table remembers {asked} sessions, and the cluster has seen {}: the directory is a copy, or an older \
-             state of its disk; remove the node and let the disk join as a new one",
+            "its run table counts {remembered} sessions and runs, and the cluster has seen {}: the directory is a copy, or \
+             an older state of its disk; remove the node and let the disk join as a new one",
             known.sequence
         ));
     }

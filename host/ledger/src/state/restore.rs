@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use uuid::Uuid;
 
 use super::{
-    State,
+    FIRST_NODE, State,
     apply::{Answer, Context},
 };
 use crate::{
@@ -26,7 +26,9 @@ impl State {
         backup: &str,
         taken_at: Stamp,
     ) -> Answer {
-        let was = self.cluster().filter(|was| was.next_node == node).cloned().ok_or(Refusal::NoNode(node))?;
+        // No number is given twice. A host without peers has no other.
+        let fits = |was: &&Cluster| node == if address.is_empty() { FIRST_NODE } else { was.next_node };
+        let was = self.cluster().filter(fits).cloned().ok_or(Refusal::NoNode(node))?;
         // A backup that was taken on hold still waits for what that one waited for.
         let mut at_large: BTreeMap<u64, AtLarge> = self.hold().map(|held| held.at_large.clone()).unwrap_or_default();
         let nodes: Vec<u64> = self.nodes.iter().map(|(node, _)| *node).collect();
@@ -46,7 +48,7 @@ impl State {
         let row = Cluster {
             id,
             epoch: was.epoch + 1,
-            next_node: node + 1,
+            next_node: was.next_node.max(node + 1),
             // This release may name ticks otherwise than the one that took the backup.
             names: String::new(),
             restored: Some(restored),

@@ -43,7 +43,8 @@ fn node_of(host: &Host, run: &RunId) -> u64 {
 fn a_token_lets_one_node_in_and_no_number_is_given_twice() {
     let mut host = Host::new(spec());
     let digest = Digest([1; 32]);
-    let admit = |voter| Command::Admit { token: digest, address: "b:1".into(), voter };
+    let admit_at = |address: &str, voter| Command::Admit { token: digest, address: address.into(), voter };
+    let admit = |voter| admit_at("b:1", voter);
     assert!(matches!(host.apply(admit(false)), Reply::Refused(Refusal::Token(_))));
     let token = |expires_at| Command::PutToken { digest, expires_at, voter: false, by: "someone".into() };
     host.apply(token(Stamp(host.now - 1)));
@@ -51,8 +52,10 @@ fn a_token_lets_one_node_in_and_no_number_is_given_twice() {
     host.apply(token(Stamp(host.now + 1)));
     assert!(matches!(host.apply(admit(true)), Reply::Refused(Refusal::Token(why)) if why.contains("votes")));
     assert_eq!(host.apply(admit(false)), Reply::Admitted(FIRST_NODE + 1));
-    assert!(matches!(host.apply(admit(false)), Reply::Refused(Refusal::Token(_))), "used");
+    assert_eq!(host.apply(admit(false)), Reply::Admitted(FIRST_NODE + 1), "the answer was lost on its way");
+    assert!(matches!(host.apply(admit_at("c:1", false)), Reply::Refused(Refusal::Token(_))), "used");
     assert_eq!(host.apply(Command::Remove { node: 2, by: "someone".into() }), Reply::Done);
+    assert!(matches!(host.apply(admit(false)), Reply::Refused(Refusal::Token(_))), "used");
     host.apply(token(Stamp(host.now + 1)));
     assert_eq!(host.apply(admit(false)), Reply::Admitted(FIRST_NODE + 2));
 }
@@ -71,6 +74,13 @@ fn a_node_keeps_its_run_table_for_life_and_the_table_does_not_go_back() {
     assert_eq!(host.apply(open(node, 102, 2, 5)), Reply::Done);
     refused(host.apply(open(node, 102, 2, 6)), "copy");
     refused(host.apply(open(77, 1, 1, 1)), "no node 77");
+    // Within one session: it counts the runs that it accepts, and the ledger is told with each start.
+    let mut host = Host::new(spec());
+    let run = host.advance_to(1).remove(0);
+    let grant = host.grant(&run);
+    assert_eq!(host.apply(Command::Start { run, grant, sequence: 9 }), Reply::Done);
+    refused(host.apply(open(1, host::STORE.as_u128(), 9, 7)), "older state of its disk");
+    assert_eq!(host.apply(open(1, host::STORE.as_u128(), 10, 7)), Reply::Done);
 }
 
 /// What runs go on with: the session changes, the run carries over; it lapses, and the run is lost.
@@ -197,10 +207,14 @@ fn a_node_is_removed_once_nothing_is_left_of_it() {
 
 /// A command that not every node knows must not be proposed.
 #[test]
-fn the_format_of_a_cluster_is_that_of_its_oldest_node() {
+fn a_node_of_an_older_release_is_below_newer_commands() {
     let mut host = Host::new(spec());
     let node = join(&mut host, false);
-    assert_eq!(host.state.format(), tickhost_ledger::command::FORMAT);
+    let restore = Command::Destroyed { node: 1, by: String::new() };
+    let found = host.state.cluster().unwrap();
+    let oldest = Command::Found { cluster: found.id, key_domain: found.key_domain, address: String::new() };
+    assert!(oldest.format() < restore.format() && restore.format() <= tickhost_ledger::command::FORMAT);
+    assert_eq!(host.state.below(restore.format()).count(), 0);
     let Command::OpenSession { store, .. } = open(node, 102, 2, 9) else { unreachable!() };
     host.apply(Command::OpenSession {
         node,
@@ -211,9 +225,10 @@ fn the_format_of_a_cluster_is_that_of_its_oldest_node() {
         memory_bytes_max: 1,
         tz: "2026a".into(),
         version: "0.0.9".into(),
-        format: 0,
+        format: oldest.format(),
     });
-    assert_eq!(host.state.format(), 0);
+    assert_eq!(host.state.below(oldest.format()).count(), 0);
+    assert_eq!(host.state.below(restore.format()).map(|(node, _)| node).collect::<Vec<_>>(), [node]);
     let executor: &Executor = host.state.node(node).unwrap().executor.as_ref().unwrap();
     assert_eq!(executor.version, "0.0.9");
 }

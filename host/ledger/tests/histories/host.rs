@@ -115,6 +115,10 @@ impl Host {
         }
         let loaded = State::load(self.rows.iter().map(|(k, v)| (k.as_slice(), v.as_slice()))).unwrap();
         assert_eq!(loaded.hash(), self.state.hash(), "after {entry:?}");
+        let mut contents = Contents::default();
+        self.rows.iter().for_each(|(key, value)| contents.add(key, value).unwrap());
+        assert_eq!(contents.hash, self.state.hash());
+        assert_eq!((contents.cluster.as_ref(), contents.jobs as usize), (self.state.cluster(), self.state.job_count()));
         assert_eq!(loaded.reserved(1), self.state.reserved(1), "after {entry:?}");
         assert!(loaded.due().eq(self.state.due()), "after {entry:?}");
         assert!(loaded.waiting(Stamp(i64::MAX)).eq(self.state.waiting(Stamp(i64::MAX))), "after {entry:?}");
@@ -151,7 +155,7 @@ impl Host {
 
     pub(crate) fn start(&mut self, run: &RunId) -> Reply {
         let grant = self.grant(run);
-        self.apply(Command::Start { run: run.clone(), grant })
+        self.apply(Command::Start { run: run.clone(), grant, sequence: 0 })
     }
 
     pub(crate) fn end(&mut self, run: &RunId, outcome: Outcome) -> Reply {

@@ -13,7 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use tickhost_ledger::{
-    Command, Digest, Entry, Grant, JobName, JobSpec, LaunchId, Output, Refusal, Reply, RunId, Stamp, State, TickAt,
+    Command, Contents, Digest, Entry, Grant, JobName, JobSpec, LaunchId, Output, Refusal, Reply, RunId, Stamp, State,
+    TickAt,
     clock::ClockGuard,
     command::{KvChange, Stamped},
     conductor::{self, Answer, Conductor, Witness},
@@ -116,6 +117,28 @@ fn overlap_is_the_owners_choice() {
     assert_eq!(seconds(Overlap::QueueOne), (vec![open("Due"), skipped.clone(), skipped.clone()], false));
     assert_eq!(seconds(Overlap::Replace), (vec![skipped.clone(), skipped, open("Due")], true));
     assert_eq!(seconds(Overlap::Allow), (vec![open("Intended"); 3], false));
+}
+
+/// A launch that was to give way does not come back when its run turns out never to have begun, or asks for another
+/// attempt.
+#[test]
+fn a_launch_that_was_replaced_gets_no_further_attempt() {
+    let retry = Retry { attempts: 5, when: RetryWhen::Asked, ..Retry::NEVER };
+    let outcomes = [
+        (Outcome::NeverStarted { evidence: String::new() }, "skipped(overlap)"),
+        (Outcome::Failed { message: String::new(), retry: true }, "failed"),
+        (Outcome::Lost { evidence: String::new() }, "lost"),
+    ];
+    for (outcome, verdict) in outcomes {
+        let on_unknown = OnUnknown::Repeat;
+        let mut host = Host::new(JobSpec { overlap: Overlap::Replace, on_unknown, retry, ..spec() });
+        let first = host.advance_to(1).remove(0);
+        assert_eq!(host.advance_to(2), [], "it waits for the first one's end");
+        host.end(&first, outcome);
+        assert_eq!(host.verdict(1), verdict);
+        let next = host.plan();
+        assert_eq!(next.iter().map(|run| run.launch.tick.0).collect::<Vec<_>>(), [1_000_002]);
+    }
 }
 
 #[test]

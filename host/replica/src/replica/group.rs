@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use openraft::async_runtime::WatchReceiver as _;
 use tempfile::TempDir;
-use tickhost_ledger::{Command, Digest, Reply};
+use tickhost_ledger::{Command, Digest, Refusal, Reply};
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
@@ -76,6 +76,35 @@ fn component(n: u8) -> Command {
     Command::PutComponent { digest: Digest([n; 32]), size: 1, imports: vec!["x".repeat(100)] }
 }
 
+/// Lets a node in, as far as the ledger goes.
+async fn admit(leader: &Member, voter: bool) -> Reply {
+    let token = Digest([200; 32]);
+    let put = Command::PutToken { digest: token, expires_at: Stamp(2), voter, by: "someone".into() };
+    let propose = async |command| leader.replica.proposer().propose_one(None, Stamp(1), command).await.unwrap();
+    assert_eq!(propose(put).await, Reply::Done);
+    propose(Command::Admit { token, address: String::new(), voter }).await
+}
+
+/// Has whoever leads commit it.
+async fn commit(members: &[Member], command: Command) {
+    let began = tokio::time::Instant::now();
+    for member in members.iter().cycle() {
+        if member.replica.proposer().propose_one(None, Stamp(1), command.clone()).await == Ok(Reply::Done) {
+            return;
+        }
+        assert!(began.elapsed() < SOON, "nobody leads");
+        tokio::task::yield_now().await;
+    }
+}
+
+/// What a node may say that does not lead: about its own runs.
+fn start() -> Command {
+    let job = tickhost_ledger::JobName::new("t", "job").unwrap();
+    let launch = tickhost_ledger::LaunchId { job, tick: tickhost_ledger::TickAt(1), rerun: None };
+    let grant = tickhost_ledger::Grant { epoch: 1, index: 1 };
+    Command::Start { run: tickhost_ledger::RunId { launch, attempt: 1 }, grant, sequence: 1 }
+}
+
 /// Three voters and a learner, all with state.
 async fn group(dir: &TempDir) -> (Vec<Member>, Authority) {
     let cluster = Uuid::from_u128(5);
@@ -88,6 +117,9 @@ async fn group(dir: &TempDir) -> (Vec<Member>, Authority) {
     first.found(&members[0].address.to_string()).await.unwrap();
     let found = Command::Found { cluster, key_domain: Uuid::from_u128(6), address: members[0].address.to_string() };
     assert_eq!(first.proposer().propose_one(None, Stamp(1), found).await, Ok(Reply::Done));
+    for node in 2..=4 {
+        assert_eq!(admit(&members[0], node <= 3).await, Reply::Admitted(node));
+    }
     for member in &members[1..] {
         first.add_learner(member.replica.node(), &member.address.to_string()).await.unwrap();
     }
@@ -110,7 +142,9 @@ async fn a_group_agrees_and_another_leads_when_the_leader_is_gone() {
     // Whoever has something to say may say it to any node.
     for (n, member) in (0_u8..).zip(&members) {
         assert_eq!(member.leader().await, 1);
-        assert_eq!(member.replica.proposer().report(component(n), SOON).await, Ok(Reply::Done));
+        commit(&members, component(n)).await;
+        let said = member.replica.proposer().report(start(), SOON).await;
+        assert!(matches!(said, Ok(Reply::Refused(Refusal::NoLaunch(_)))), "{said:?}");
         member.replica.catch_up().await.unwrap();
         assert!(member.replica.read(|state| state.component(&Digest([n; 32])).is_some()), "read what was written");
     }
@@ -126,11 +160,11 @@ async fn a_group_agrees_and_another_leads_when_the_leader_is_gone() {
 
     let taken = members[0].replica.hand_over(Some(3)).await;
     assert_eq!(taken, Ok(3));
-    members[1].replica.proposer().report(component(10), SOON).await.unwrap();
+    commit(&members, component(10)).await;
 
     let leader = members.remove(2);
     let gone = leader.stop().await;
-    assert_eq!(members[0].replica.proposer().report(component(11), SOON).await, Ok(Reply::Done));
+    commit(&members, component(11)).await;
     let now = members[0].leader().await;
     assert!([1, 2].contains(&now), "{now}");
     // It comes back where it was, and follows.
@@ -207,9 +241,65 @@ async fn a_node_without_a_certificate_of_the_cluster_gets_nothing() {
     let wrong = crate::join::JoinToken::new(Digest([3; 32]));
     let asked = crate::join::ask_with_token::<(), ()>(&address, &wrong, "/join", &()).await;
     assert!(asked.as_ref().is_err_and(|why| why.contains("no node of the cluster")), "{asked:?}");
-    // A certificate of the cluster, of a node that was never let in.
-    let unknown = Member::start(&authority, 9).await;
-    unknown.replica.peers().set_address(1, &address);
-    let refused = unknown.replica.peers().call(1, "/ledger/read-index", vec![], within).await;
+    // A certificate of the cluster, of a node that was let go.
+    assert_eq!(admit(&members[0], true).await, Reply::Admitted(5));
+    let gone = Member::start(&authority, 5).await;
+    gone.replica.peers().set_address(1, &address);
+    let ask = async || gone.replica.peers().call(1, "/raft/vote", vec![], within).await;
+    let garbled = ask().await;
+    assert!(matches!(&garbled, Err(CallError::Refused { why, .. }) if !why.contains("node 5")), "{garbled:?}");
+    commit(&members, Command::Remove { node: 5, by: "someone".into() }).await;
+    let refused = ask().await;
     assert!(matches!(&refused, Err(CallError::Refused { why, .. }) if why.contains("does not belong")), "{refused:?}");
+}
+
+/// Its disk is looked at first, with the help of the others: before that it neither leads nor stands for election.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_with_peers_leads_nothing_before_it_serves() {
+    let dir = TempDir::new().unwrap();
+    let authority = Authority::create(dir.path(), Uuid::from_u128(5)).unwrap();
+    let first = Member::start(&authority, 1).await;
+    first.replica.found(&first.address.to_string()).await.unwrap();
+    let (term, address, dir) = (first.replica.status().term, first.address, first.stop().await);
+    let identity = Arc::new(Identity::open(dir.path()).unwrap().unwrap());
+    let setup = Setup { dir: dir.path().to_owned(), node: 1, identity: Some(identity), clock: || Stamp(1) };
+    let (replica, _outputs) = Replica::open(setup).await.unwrap();
+    let is_idle = async |replica: &Replica| {
+        let elects = replica.raft.with_raft_state(|state| state.vote_ref().leader_id.term).await.unwrap();
+        (elects, *replica.leading().borrow())
+    };
+    assert_eq!(is_idle(&replica).await, (term, None), "though nobody else could win");
+    let listener = TcpListener::bind(address).await.unwrap();
+    let serving = replica.clone();
+    let server = tokio::spawn(async move { serving.serve(listener, Router::new(), Router::new()).await });
+    let mut leading = replica.leading();
+    let led = tokio::time::timeout(SOON, leading.wait_for(Option::is_some)).await.unwrap().map(|term| *term);
+    assert!(led.unwrap() > Some(term));
+    server.abort();
+}
+
+/// A certificate says who somebody is, and not that he may do everything.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_does_not_vote_orders_nothing() {
+    let dir = TempDir::new().unwrap();
+    let (members, _) = group(&dir).await;
+    let executor = &members[3].replica;
+    assert_eq!(members[3].leader().await, 1);
+    for path in ["/raft/vote", "/raft/pre-vote", "/raft/append", "/raft/transfer", "/raft/snapshot"] {
+        let refused = executor.peers().call(2, path, vec![], SOON).await;
+        assert!(
+            matches!(&refused, Err(CallError::Refused { why, .. }) if why.contains("does not vote")),
+            "{refused:?}"
+        );
+    }
+    let remove = || Command::Remove { node: 2, by: "node 4".into() };
+    let token = Command::PutToken { digest: Digest([9; 32]), expires_at: Stamp(9), voter: true, by: "node 4".into() };
+    let admit = Command::Admit { token: Digest([200; 32]), address: String::new(), voter: true };
+    for command in [remove(), token, admit] {
+        let refused = executor.proposer().report(command, Duration::ZERO).await;
+        assert!(matches!(&refused, Err(ProposeError::Refused(why)) if why.contains("its own runs")), "{refused:?}");
+    }
+    // A voter lets others in, and no more than that.
+    let refused = members[1].replica.proposer().report(remove(), Duration::ZERO).await;
+    assert!(matches!(refused, Err(ProposeError::Refused(_))), "{refused:?}");
 }

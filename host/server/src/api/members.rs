@@ -10,13 +10,14 @@ use axum::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tickhost_ledger::rows::Node;
+use tickhost_ledger::rows::{GapChoice, Node};
+use tickhost_replica::backup::Manifest;
 
 use super::{
     Problem,
     routes::{Answer, body, by},
 };
-use crate::{cluster, host::Host};
+use crate::{backup, cluster, host::Host, restore};
 
 /// A node, as its leader knows it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -165,6 +166,36 @@ pub(super) async fn drain(
 pub(super) async fn remove(State(host): State<Host>, Path(node): Path<u64>, headers: HeaderMap) -> Answer<Value> {
     cluster::remove(&host, node, &by(&headers)).await?;
     Ok(Json(json!({ "node": node, "outcome": "removed" })))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DestroyedBody {
+    /// The number that it had before the restore.
+    node: u64,
+}
+
+pub(super) async fn destroyed(State(host): State<Host>, headers: HeaderMap, bytes: Bytes) -> Answer<Value> {
+    let DestroyedBody { node } = body(&bytes)?;
+    restore::destroyed(&host, node, &by(&headers)).await?;
+    Ok(Json(json!({ "node": node, "outcome": "destroyed" })))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReleaseBody {
+    /// What becomes of the ticks that nobody knows about.
+    gap: GapChoice,
+}
+
+pub(super) async fn release(State(host): State<Host>, headers: HeaderMap, bytes: Bytes) -> Answer<Value> {
+    let ReleaseBody { gap } = body(&bytes)?;
+    restore::release(&host, gap, &by(&headers)).await?;
+    Ok(Json(json!({ "outcome": "released" })))
+}
+
+pub(super) async fn take_backup(State(host): State<Host>) -> Answer<Manifest> {
+    Ok(Json(backup::take(&host).await?))
 }
 
 pub(super) async fn renew(State(host): State<Host>) -> Answer<Value> {

@@ -10,7 +10,7 @@ use tickhost_ledger::{Refusal, ids::NameError};
 use tickhost_replica::ProposeError;
 use tickhost_sandbox::{AdmitError, CodeError};
 
-use crate::{cluster::MemberError, jobs::ChangeError};
+use crate::{backup::TakeError, cluster::MemberError, jobs::ChangeError};
 
 const PROBLEM_JSON: &str = "application/problem+json";
 /// Nothing was done: whoever leads may be asked again.
@@ -132,6 +132,15 @@ impl From<MemberError> for Problem {
             MemberError::Refused(refusal) => refusal.into(),
             MemberError::Ledger(error) => error.into(),
             MemberError::Alone | MemberError::Other(_) => Self::conflict(error),
+        }
+    }
+}
+
+impl From<TakeError> for Problem {
+    fn from(error: TakeError) -> Self {
+        match error {
+            TakeError::Nowhere(_) => Self::conflict(error),
+            TakeError::Failed(error) => Self::unreachable(error),
         }
     }
 }

@@ -60,7 +60,10 @@ pub fn router(host: Host) -> Router {
         .route("/v1/nodes/{node}/drain", post(members::drain))
         .route("/v1/cluster/token", post(members::token))
         .route("/v1/cluster/transfer", post(members::transfer))
+        .route("/v1/cluster/destroyed", post(members::destroyed))
+        .route("/v1/cluster/release", post(members::release))
         .route("/v1/certificate/renew", post(members::renew))
+        .route("/v1/backups", post(members::take_backup))
         .method_not_allowed_fallback(|| async { Problem::not_allowed() })
         .fallback(|| async { Problem::not_found("there is no such path; see `/v1/status`") })
         .layer(from_fn_with_state(host.clone(), to_the_leader))
@@ -79,6 +82,7 @@ pub(super) fn body<T: for<'a> Deserialize<'a>>(bytes: &[u8]) -> Result<T, Proble
 
 async fn status(State(host): State<Host>) -> Json<StatusView> {
     let raft = host.replica.status();
+    let (backup, backup_failed) = host.backups.told();
     Json(host.replica.read(|state| StatusView {
         version: env!("CARGO_PKG_VERSION").into(),
         tz: tickhost_schedule::TZ_VERSION.into(),
@@ -100,6 +104,8 @@ async fn status(State(host): State<Host>) -> Json<StatusView> {
         has_lease: host.replica.has_lease(),
         alarms: host.watch.alarms(),
         held: host.believed_now().and_then(|_| host.check_room()).err(),
+        backup,
+        backup_failed,
         rows: state.counts().map(|(name, count)| (name.to_owned(), count)).to_vec(),
     }))
 }
@@ -112,9 +118,11 @@ async fn put_component(State(host): State<Host>, bytes: Bytes) -> Answer<Compone
     let report = tokio::task::spawn_blocking(move || sandbox.admit(&component))
         .await
         .map_err(|e| Problem::invalid(format!("look at the component: {e}")))??;
-    host.sandbox.prepare(digest).await?;
     let command = Command::PutComponent { digest, size: report.size, imports: report.imports.clone() };
-    components::spread(&host, digest, &bytes).await.map_err(Problem::unreachable)?;
+    // Here and elsewhere at the same time.
+    let (ready, spread) = tokio::join!(host.sandbox.prepare(digest), components::spread(&host, digest, &bytes));
+    ready?;
+    spread.map_err(Problem::unreachable)?;
     host.propose(now(), vec![command]).await?;
     host.ask_now.notify_one();
     Ok(Json(report))

@@ -161,6 +161,10 @@ pub struct StatusView {
     pub alarms: Vec<String>,
     /// Why launches and changes are held, if they are.
     pub held: Option<String>,
+    /// The newest backup, as far as this node knows: the leader takes them.
+    pub backup: Option<String>,
+    /// Why the last one was not taken.
+    pub backup_failed: Option<String>,
     /// Rows, by kind.
     pub rows: Vec<(String, usize)>,
 }

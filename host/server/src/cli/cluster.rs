@@ -4,10 +4,10 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use tickhost_replica::join::JoinToken;
+use tickhost_replica::{Identity, join::JoinToken};
 
 use super::{CliError, Format, print_json, table};
-use crate::{api::NodeView, client::Client, cluster, host::Settings};
+use crate::{api::NodeView, client::Client, cluster, host::Settings, restore};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Cluster {
@@ -17,6 +17,13 @@ pub(super) enum Cluster {
     Token(Token),
     /// Join a cluster; the node takes part once it is started with `tickhost serve`.
     Join(Join),
+    /// Let a stopped node from before a restore go over to the restored cluster. Its run table stays, so that it
+    /// certainly obeys nobody from before; its log and its copy of the state are removed.
+    Rejoin(Join),
+    /// After a restore: a node from before is gone for good, and whatever it ran with it.
+    Destroyed(OneNode),
+    /// After a restore: end the hold, and say what becomes of the ticks that nobody knows about.
+    Release(Release),
     /// Hand leadership over.
     Transfer(Transfer),
     /// Give a node no new runs; those that it has go on.
@@ -63,6 +70,14 @@ pub(super) struct Join {
 }
 
 #[derive(Debug, Args)]
+pub(super) struct Release {
+    /// `skip`: they are `unknown`. `repeat`: jobs with `on_unknown = "repeat"` launch them again, under the same keys, as
+    /// their `catch_up` says; those of the others are `unknown`.
+    #[arg(long, value_parser = ["skip", "repeat"])]
+    gap: String,
+}
+
+#[derive(Debug, Args)]
 pub(super) struct Transfer {
     /// To which node; without it, to the one whose log goes furthest.
     to: Option<u64>,
@@ -72,6 +87,22 @@ pub(super) struct Transfer {
 pub(super) struct OneNode {
     /// The node's number.
     node: u64,
+}
+
+impl Join {
+    fn read(&self) -> Result<(Settings, JoinToken), CliError> {
+        let settings = Settings::read(&self.config).map_err(CliError::refused)?;
+        Ok((settings, self.token.parse().map_err(CliError::refused)?))
+    }
+
+    fn tell(&self, identity: &Identity, format: Format) -> Result<(), CliError> {
+        if format == Format::Json {
+            return print_json(&json!({ "cluster": identity.cluster, "node": identity.node }));
+        }
+        say!("joined cluster {} as node {}", identity.cluster, identity.node);
+        say!("next: tickhost serve --config {}", self.config.display());
+        Ok(())
+    }
 }
 
 impl Cluster {
@@ -101,17 +132,19 @@ impl Cluster {
                 answer
             }
             Self::Join(verb) => {
-                let settings = Settings::read(&verb.config).map_err(CliError::refused)?;
-                let token: JoinToken = verb.token.parse().map_err(CliError::refused)?;
+                let (settings, token) = verb.read()?;
                 let joined = cluster::join(&settings, &verb.peer, &token, !verb.executor).await;
-                let identity = joined.map_err(CliError::failed)?;
-                if format == Format::Text {
-                    say!("joined cluster {} as node {}", identity.cluster, identity.node);
-                    say!("next: tickhost serve --config {}", verb.config.display());
-                    return Ok(());
-                }
-                json!({ "cluster": identity.cluster, "node": identity.node })
+                return verb.tell(&joined.map_err(CliError::failed)?, format);
             }
+            Self::Rejoin(verb) => {
+                let (settings, token) = verb.read()?;
+                let joined = restore::rejoin(&settings, &verb.peer, &token, !verb.executor).await;
+                return verb.tell(&joined.map_err(CliError::failed)?, format);
+            }
+            Self::Destroyed(OneNode { node }) => {
+                client()?.post("/v1/cluster/destroyed", &json!({ "node": node })).await?
+            }
+            Self::Release(verb) => client()?.post("/v1/cluster/release", &json!({ "gap": verb.gap })).await?,
             Self::Transfer(verb) => client()?.post("/v1/cluster/transfer", &json!({ "to": verb.to })).await?,
             Self::Drain(OneNode { node }) => drain(&client()?, node, true).await?,
             Self::Undrain(OneNode { node }) => drain(&client()?, node, false).await?,

@@ -77,6 +77,12 @@ async fn run<F>(settings: Settings, beside: impl FnOnce(Client) -> F) -> Result<
 where
     F: Future<Output = Result<(), CliError>>,
 {
+    // A task that ends with a panic leaves something undone that everything else relies on.
+    let told = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        told(panic);
+        std::process::abort();
+    }));
     let listen = settings.listen;
     let listener = TcpListener::bind(listen)
         .await

@@ -8,6 +8,7 @@ macro_rules! say {
 }
 
 mod apply;
+mod backup;
 mod check;
 mod cluster;
 mod component;
@@ -93,6 +94,9 @@ enum Verb {
     /// Found a cluster, let nodes in, and let them go.
     #[command(subcommand)]
     Cluster(cluster::Cluster),
+    /// Take backups, look at them, and restore one.
+    #[command(subcommand)]
+    Backup(backup::Backup),
     /// List the nodes of the cluster.
     Nodes,
     /// Show how the host stands.
@@ -167,6 +171,7 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Verb::Import(verb) => verb.run(format),
         Verb::Component(verb) => verb.run(format),
         Verb::Cluster(verb) => verb.run(client, format).await,
+        Verb::Backup(verb) => verb.run(client, format).await,
         Verb::Nodes => cluster::nodes(&client()?, format).await,
         Verb::Status => status::show(&client()?, format).await,
     }

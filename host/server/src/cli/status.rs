@@ -30,6 +30,12 @@ pub(super) async fn show(client: &Client, format: Format) -> Result<(), CliError
     say!("runs      {} of {}; {} launches open", status.runs, status.runs_max, status.open);
     let rows: Vec<String> = status.rows.iter().map(|(name, count)| format!("{count} {name}")).collect();
     say!("rows      {}", rows.join(", "));
+    if let Some(backup) = &status.backup {
+        say!("backup    {backup}");
+    }
+    if let Some(why) = &status.backup_failed {
+        say!("backup    FAILED: {why}");
+    }
     for alarm in &status.alarms {
         say!("alarm     {alarm}");
     }

@@ -135,7 +135,8 @@ async fn revoke(host: Host, reign: Arc<Reign>, run: RunId, why: String) {
         });
         let (Some(node), true) = (node, host.reign().is_some_and(|now| Arc::ptr_eq(&now, &reign))) else { return };
         match host.order(&reign, node, What::Stop(vec![(run.clone(), why.clone())])).await {
-            Ok(_) => return,
+            Ok(Obeyed::Done) => return,
+            Ok(other) => tracing::debug!(%run, ?other, "stop a run"),
             Err(error) => tracing::debug!(%run, %error, "stop a run"),
         }
         tokio::time::sleep(10 * PAUSE).await;

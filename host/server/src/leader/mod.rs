@@ -107,7 +107,8 @@ impl Reign {
     /// What placement goes by.
     fn facts(&self, leader: u64) -> Facts {
         let since = since_boot_ms() - PRESENT_MS;
-        let is_present = |seat: &Seat| seat.accepts && !seat.is_unreachable && seat.heard_ms >= since;
+        let is_present =
+            |seat: &Seat| seat.accepts && !seat.is_unreachable && seat.heard_ms >= since && seat.said.full.is_none();
         let seats = self.seats();
         let present = seats.iter().filter(|(_, seat)| is_present(seat));
         Facts { present: present.map(|(node, seat)| (*node, seat.warm.clone())).collect(), leader }
@@ -159,6 +160,8 @@ pub(crate) async fn follow(host: Host) {
         let epoch = host.replica.read(|state| state.cluster().map_or(1, |cluster| cluster.epoch));
         let reign = term.map(|term| Arc::new(Reign::new(Floor { epoch, term })));
         host.reign.send_replace(reign.clone());
+        // Whoever does not lead is not told; whoever begins to, will be.
+        clock::limit(None);
         match reign {
             None => {
                 if leading.changed().await.is_err() {
@@ -178,11 +181,18 @@ pub(crate) async fn follow(host: Host) {
 }
 
 async fn rule(host: &Host, reign: &Arc<Reign>) {
-    while let Err(error) = name_ticks(host, reign).await {
-        tracing::warn!(%error, "name the next ticks");
-        tokio::time::sleep(PAUSE).await;
-    }
-    tokio::join!(conduct::conduct(host, reign), sessions::watch(host, reign));
+    let conduct = async {
+        // After a restore executors are let in, and nothing else is done.
+        while host.replica.read(|state| state.hold().is_some()) {
+            tokio::time::sleep(PAUSE).await;
+        }
+        while let Err(error) = name_ticks(host, reign).await {
+            tracing::warn!(%error, "name the next ticks");
+            tokio::time::sleep(PAUSE).await;
+        }
+        conduct::conduct(host, reign).await;
+    };
+    tokio::join!(conduct, sessions::watch(host, reign));
 }
 
 /// What another release of this program or of the tz database has named otherwise than this node's.

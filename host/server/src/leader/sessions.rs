@@ -81,13 +81,15 @@ impl Host {
             return Granted::Refused(format!("node {} was removed from the cluster", ask.node));
         }
         reign.clocks().note(ask.node, ask.wall, asked_ms);
+        clock::limit(self.median().filter(|_| self.replica.voters().len() > 1).map(|m| m.plus_ms(AHEAD_MS_MAX as u64)));
         let Some(session) = ask.session else { return self.open_session(&reign, ask, asked_ms).await };
         let is_known = reign.session(ask.node) == Some(session);
         if !is_known || self.replica.read(|state| state.session(ask.node)) != Some(session) {
             return Granted::Unknown;
         }
         // A majority confirms after the question has arrived: nobody else has been elected until now.
-        if self.replica.confirm().await.is_err() {
+        let confirmed = self.replica.confirm().await.is_ok();
+        if !confirmed || !self.reign().is_some_and(|now| Arc::ptr_eq(&now, &reign)) {
             return Granted::NotLeader;
         }
         let mut seats = reign.seats();
@@ -106,11 +108,21 @@ impl Host {
         Granted::Session { leader: reign.floor, session, median: self.median() }
     }
 
-    /// Lets an executor's session end, because its node is removed. Returns once it has certainly lapsed, or has nothing
-    /// to lose.
-    pub(crate) async fn retire(&self, node: u64) {
+    /// Lets a node go: it gets no place in the group and no session any more.
+    pub(crate) fn retire(&self, node: u64) {
+        if let Some(reign) = self.reign() {
+            reign.retired().insert(node);
+        }
+    }
+
+    /// Whether a node is being removed.
+    pub(crate) fn is_retired(&self, node: u64) -> bool {
+        self.reign().is_some_and(|reign| reign.retired().contains(&node))
+    }
+
+    /// Returns once the session of a node that was let go has certainly lapsed, or has nothing to lose.
+    pub(crate) async fn until_lapsed(&self, node: u64) {
         let Some(reign) = self.reign() else { return };
-        reign.retired().insert(node);
         let heard_ms = reign.seats().get(&node).map_or(reign.began_ms, |seat| seat.heard_ms);
         let has_runs = || self.replica.read(|state| state.reserved(node).0 > 0);
         while has_runs() && since_boot_ms() - heard_ms <= LAPSED_MS {
@@ -143,12 +155,16 @@ impl Host {
             is_unreachable: false,
             warm: ask.warm.unwrap_or_default().into(),
         };
-        reign.seats().insert(node, seat);
+        let before = reign.seats().insert(node, seat);
         let opened = self.replica.proposer().propose_one(Some(reign.term()), now(), command).await;
         if opened != Ok(Reply::Done) {
             let mut seats = reign.seats();
             if seats.get(&node).is_some_and(|seat| seat.session == session) {
-                seats.remove(&node);
+                // The one before still holds: a stranger that is refused takes nothing from it.
+                match before {
+                    Some(before) => seats.insert(node, before),
+                    None => seats.remove(&node),
+                };
             }
         }
         match opened {

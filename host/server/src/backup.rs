@@ -1,0 +1,132 @@
+//! Backups: taken by whoever leads, on schedule and when asked for.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use tickhost_executor::now;
+use tickhost_ledger::Digest;
+use tickhost_replica::backup::{BackupError, Manifest, Place};
+
+use crate::{
+    components,
+    host::{Host, VERSION},
+    settings::BackupSettings,
+};
+
+/// How often it is looked whether one is due.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// After one that failed.
+const AGAIN_AFTER: Duration = Duration::from_secs(60);
+
+/// A backup cannot be taken.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TakeError {
+    #[error(
+        "the settings of the leader, node {0}, have no `[backup]`; write there e.g. `to = \"/var/backups/tickhost\"`, on \
+         every node"
+    )]
+    Nowhere(u64),
+    #[error(transparent)]
+    Failed(#[from] BackupError),
+}
+
+/// What is known of backups on this node.
+#[derive(Debug, Default)]
+pub(crate) struct Backups {
+    /// One is taken at a time.
+    taking: tokio::sync::Mutex<()>,
+    last: Mutex<Last>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Last {
+    newest: Option<Manifest>,
+    failed: Option<String>,
+}
+
+impl Backups {
+    fn note(&self, taken: &Result<Manifest, BackupError>) {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        match taken {
+            Ok(manifest) => *last = Last { newest: Some(manifest.clone()), failed: None },
+            Err(error) => last.failed = Some(error.to_string()),
+        }
+    }
+
+    /// The newest backup, as far as this node knows, and why the last one was not taken.
+    pub(crate) fn told(&self) -> (Option<String>, Option<String>) {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        (last.newest.map(|manifest| manifest.name), last.failed)
+    }
+}
+
+pub(crate) fn open(settings: &BackupSettings) -> Result<Place, BackupError> {
+    Place::open(&settings.to, settings.endpoint.as_deref(), settings.region.as_deref())
+}
+
+/// Takes a backup now.
+pub(crate) async fn take(host: &Host) -> Result<Manifest, TakeError> {
+    let nowhere = || TakeError::Nowhere(host.replica.node());
+    let settings = host.settings.backup.as_ref().ok_or_else(nowhere)?;
+    let _one_at_a_time = host.backups.taking.lock().await;
+    let taken = take_to(host, settings).await;
+    host.backups.note(&taken);
+    Ok(taken?)
+}
+
+async fn take_to(host: &Host, settings: &BackupSettings) -> Result<Manifest, BackupError> {
+    let place = open(settings)?;
+    let (replica, sandbox) = (host.replica.clone(), host.sandbox.clone());
+    let component = move |digest: Digest| -> BoxFuture<'static, Result<Bytes, String>> {
+        let (fetch, sandbox) = (components::fetch(replica.clone(), sandbox.clone()), sandbox.clone());
+        Box::pin(async move {
+            fetch(digest).await?;
+            let read = tokio::task::spawn_blocking(move || sandbox.component_bytes(&digest)).await;
+            read.map_err(|e| e.to_string())?.map(Into::into).map_err(|e| e.to_string())
+        })
+    };
+    let manifest = place.take(&host.replica, VERSION, &component).await?;
+    tracing::info!(backup = manifest.name, jobs = manifest.jobs, bytes = manifest.rows.bytes, "a backup is taken");
+    place.prune(manifest.cluster, settings.keep as usize).await?;
+    Ok(manifest)
+}
+
+/// Takes backups for as long as the host runs, while it leads. Whoever comes to lead goes by the newest that is there.
+pub(crate) async fn keep(host: Host) {
+    let Some(settings) = host.settings.backup.clone() else { return };
+    let mut reign = None;
+    let mut due = now();
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let Some(current) = host.reign() else {
+            reign = None;
+            continue;
+        };
+        if !reign.as_ref().is_some_and(|reign| Arc::ptr_eq(reign, &current)) {
+            let cluster = host.replica.read(|state| state.cluster().map(|cluster| cluster.id));
+            let place = open(&settings);
+            let found = match &place {
+                Ok(place) => place.list().await,
+                Err(error) => Err(BackupError::Place { place: settings.to.clone(), why: error.to_string() }),
+            };
+            let newest = found.ok().and_then(|all| all.into_iter().rfind(|one| Some(one.cluster) == cluster));
+            due = newest.as_ref().map_or(now(), |newest| newest.taken_at.plus_ms(settings.every_ms()));
+            newest.into_iter().for_each(|newest| host.backups.note(&Ok(newest)));
+            reign = Some(current);
+        }
+        if now() < due {
+            continue;
+        }
+        due = match take(&host).await {
+            Ok(_) => now().plus_ms(settings.every_ms()),
+            Err(error) => {
+                tracing::error!(%error, "take a backup");
+                now().plus_ms(settings.every_ms().min(AGAIN_AFTER.as_millis() as u64))
+            }
+        };
+    }
+}
