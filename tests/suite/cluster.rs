@@ -155,6 +155,19 @@ async fn any_node_answers_and_says_how() {
         let logs = node.up().cli(&["logs", &launch]);
         assert!(logs.status.success(), "{}", String::from_utf8_lossy(&logs.stderr));
     }
+    let leads = cluster.nodes.iter().find(|node| node.number == leader).unwrap();
+    let response = http.get(format!("{}/metrics", leads.url())).send().await.unwrap();
+    assert!(response.headers()["content-type"].to_str().unwrap().starts_with("application/openmetrics-text"));
+    let metrics = response.text().await.unwrap();
+    let number = |line: &str| -> f64 {
+        let found = metrics.lines().find_map(|each| each.strip_prefix(line)?.trim().parse().ok());
+        found.unwrap_or_else(|| panic!("no `{line}` in {metrics}"))
+    };
+    assert!(number("tickhost_launches_closed_total{verdict=\"succeeded\"}") >= 3.0);
+    assert!(number(&format!("tickhost_node_clock_ahead_seconds{{node=\"{}\"}}", other.number)).abs() < 0.5);
+    assert_eq!((number("tickhost_leads"), number("tickhost_held")), (1.0, 0.0));
+    assert!(number("tickhost_launch_lateness_seconds_count") >= 3.0);
+
     let listed = other.up().cli(&["nodes"]);
     let text = String::from_utf8_lossy(&listed.stdout);
     assert!(text.contains("learner") && text.contains("MiB free"), "{text}");
@@ -297,6 +310,11 @@ async fn a_clock_that_is_set_on_one_node_neither_bursts_nor_goes_silent() {
             let nodes = fixture.cluster.nodes_as_seen().await.unwrap();
             let alarms: Vec<&Value> = nodes.values().flat_map(|node| node["alarms"].as_array().unwrap()).collect();
             assert!(alarms.iter().any(|alarm| alarm.as_str().unwrap().contains("its clock is")), "{alarms:?}");
+            until("the leader raises it", SOON, async || {
+                let status = fixture.cluster.node(2).up().get("/v1/status").await?;
+                status["alarms"].to_string().contains("node 1: its clock is behind the leader's").then_some(())
+            })
+            .await;
         }
     }
     assert_ne!(fixture.cluster.leader().await, 2, "one whose clock was behind has handed over");

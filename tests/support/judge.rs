@@ -109,6 +109,13 @@ pub(crate) fn judge(recorder: &Recorder, seen: &Ticks, moments_ms: &[i64]) -> Ju
                 .entry(format!("{} {}", if skip { "skip" } else { "repeat" }, seen.verdict))
                 .or_default() += 1;
             let keys = arrived.get(&(job.to_owned(), tick.clone())).cloned().unwrap_or_default();
+            if seen.verdict == "skipped(paused)" {
+                // The test itself pauses the jobs at its end.
+                if !keys.is_empty() {
+                    report.faults.push(format!("{job}@{tick}: paused, and {} effects arrived", keys.len()));
+                }
+                continue;
+            }
             let touched = moments_ms.iter().any(|moment| (seen.from_ms..=seen.to_ms).contains(moment));
             // Attempts of one tick use the same two keys, whatever happens between them.
             if keys.len() > 2 {

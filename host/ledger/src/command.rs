@@ -192,6 +192,8 @@ pub enum Command {
         revision: u64,
         /// The first tick after the stamp.
         next: Option<NextTick>,
+        /// Who.
+        by: String,
     },
     /// Decides ticks of one job.
     Decide(Decision),
@@ -206,6 +208,19 @@ pub enum Command {
         /// The one that it waits for now.
         next: Option<NextTick>,
     },
+    /// A job's ticks were decided by a clock that was ahead: those that were not launched are open again.
+    Rewind {
+        /// The job.
+        job: JobName,
+        /// The revision that was read.
+        revision: u64,
+        /// The tick that the job waited for.
+        awaited: Option<TickAt>,
+        /// The one that it waits for now.
+        next: Option<NextTick>,
+    },
+    /// Every job is rewound: the ledger's time is that of the stamp.
+    Rewound,
     /// Every job waits for the tick that these releases name.
     Named {
         /// The tz database's and this program's.
@@ -312,6 +327,8 @@ impl Command {
             | Self::Resume { .. }
             | Self::Decide(_)
             | Self::Retime { .. }
+            | Self::Rewind { .. }
+            | Self::Rewound
             | Self::Named { .. }
             | Self::Trigger { .. }
             | Self::Intend { .. }
@@ -360,7 +377,11 @@ impl Command {
     /// The lowest [`FORMAT`] that knows it.
     pub fn format(&self) -> u32 {
         match self {
-            Self::Restore { .. } | Self::Destroyed { .. } | Self::Release { .. } => 2,
+            Self::Restore { .. }
+            | Self::Destroyed { .. }
+            | Self::Release { .. }
+            | Self::Rewind { .. }
+            | Self::Rewound => 2,
             _ => 1,
         }
     }

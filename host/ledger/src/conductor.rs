@@ -103,6 +103,29 @@ pub fn first_tick(schedule: &Schedule, decided: TickAt, at: DateTime<Utc>) -> Op
     Some(next)
 }
 
+/// Whether the ledger has stamps from a clock that was ahead of this time: ticks that are still to come may have been
+/// used up by it.
+pub fn is_ahead(state: &State, now: Stamp) -> bool {
+    state.cluster().is_some_and(|cluster| cluster.time.0 - now.0 > MISSED_AFTER.num_milliseconds())
+}
+
+/// What gives jobs back the ticks that a clock has used up which was ahead. Those that it launched stay launched.
+pub fn rewind(state: &State, now: Stamp) -> Vec<Command> {
+    let one = |(name, job): (&JobName, &Job)| {
+        let cursor = state.decided_for_good(name, now);
+        if job.cursor <= cursor {
+            return None;
+        }
+        let next = match job.pause {
+            Some(_) => None,
+            None => first_tick(&schedule_of(name, job).ok()?, cursor, now.time()),
+        };
+        let awaited = job.next.as_ref().map(|next| next.at);
+        Some(Command::Rewind { job: name.clone(), revision: job.revision, awaited, next })
+    };
+    state.jobs().filter_map(one).collect()
+}
+
 /// What another release of this program or of the tz database names otherwise: jobs with another next tick.
 pub fn retime(state: &State) -> Vec<Command> {
     let one = |(name, job): (&JobName, &Job)| retime_one(name, job, &schedule_of(name, job).ok()?);

@@ -9,6 +9,7 @@ mod jobs;
 mod launches;
 mod nodes;
 mod restore;
+mod rewind;
 
 use std::{collections::BTreeSet, ops::Bound};
 

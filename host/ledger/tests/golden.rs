@@ -149,6 +149,15 @@ fn commands() -> Vec<(&'static str, Command)> {
             },
         ),
         ("destroyed", Command::Destroyed { node: 2, by: "someone".into() }),
+        (
+            "rewind",
+            Command::Rewind {
+                job: job(),
+                revision: 1,
+                awaited: Some(TickAt(1_789_610_400)),
+                next: Some(tick(1_789_524_000)),
+            },
+        ),
         ("release", Command::Release { choice: GapChoice::Repeat, by: "someone".into() }),
         ("lapse", Command::Lapse { node: 2, session: Uuid::from_u128(7), evidence: "no ask since".into() }),
         ("intend", Command::Intend { run: run(), node: 1, session: Uuid::from_u128(3) }),

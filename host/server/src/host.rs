@@ -23,6 +23,7 @@ pub use crate::settings::Settings;
 use crate::{
     backup::{self, Backups},
     between, cluster, components, leader, member,
+    metrics::Metrics,
     watch::Watch,
 };
 
@@ -82,6 +83,8 @@ pub struct Host {
     pub(crate) draining: Arc<AtomicBool>,
     /// What did not happen.
     pub(crate) watch: Arc<Watch>,
+    /// What it counts.
+    pub(crate) metrics: Metrics,
     /// What is known of backups.
     pub(crate) backups: Arc<Backups>,
     /// Why the host cannot go on.
@@ -115,6 +118,7 @@ impl Host {
             ask_now: Arc::default(),
             draining: Arc::default(),
             watch: Arc::default(),
+            metrics: Metrics::default(),
             backups: Arc::default(),
             failure: watch::Sender::new(None),
         };

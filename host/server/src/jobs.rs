@@ -126,11 +126,11 @@ impl Host {
         .map(|_| ())
     }
 
-    pub(crate) async fn resume_job(&self, name: &JobName) -> Result<(), ChangeError> {
+    pub(crate) async fn resume_job(&self, name: &JobName, by: &str) -> Result<(), ChangeError> {
         self.change_job(name, |job, at| {
             let job = job.ok_or_else(|| Refusal::NoJob(name.clone()))?;
             let next = conductor::first_tick(&conductor::schedule_of(name, job)?, job.cursor, at.time());
-            Ok(vec![Command::Resume { job: name.clone(), revision: job.revision, next }])
+            Ok(vec![Command::Resume { job: name.clone(), revision: job.revision, next, by: by.to_owned() }])
         })
         .await
         .map(|_| ())

@@ -17,6 +17,7 @@ mod jobs;
 mod leader;
 pub mod manifest;
 mod member;
+mod metrics;
 mod restore;
 mod settings;
 mod watch;

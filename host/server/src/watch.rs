@@ -8,7 +8,7 @@ use std::{
 };
 
 use tickhost_executor::clock::since_boot_ms;
-use tickhost_ledger::{Stamp, absence::absences};
+use tickhost_ledger::{Stamp, absence::absences, clock::AHEAD_MS_MAX};
 
 use crate::{host::Host, restore};
 
@@ -45,6 +45,19 @@ impl Watch {
     }
 }
 
+/// Whose clock is too far from the leader's, as the leader sees it.
+fn clocks(host: &Host) -> Vec<String> {
+    let Some(reign) = host.reign() else { return Vec::new() };
+    let others: Vec<u64> = host.replica.read(|state| state.nodes().map(|(node, _)| *node).collect());
+    let far = others.into_iter().filter(|node| *node != host.replica.node());
+    let far = far.filter_map(|node| Some((node, reign.ahead_ms(node)?)).filter(|(_, ms)| ms.abs() > AHEAD_MS_MAX));
+    // Without the figure, which changes with every look: it is one alarm.
+    far.map(|(node, ms)| {
+        format!("node {node}: its clock is {} the leader's", if ms > 0 { "ahead of" } else { "behind" })
+    })
+    .collect()
+}
+
 /// Looks for as long as the host runs. An alarm is raised once, and taken back when what was absent has come.
 pub(crate) async fn watch(host: Host) {
     let mut raised: BTreeSet<String> = BTreeSet::new();
@@ -62,7 +75,8 @@ pub(crate) async fn watch(host: Host) {
         };
         is_blind = false;
         let absent = host.replica.read(|state| absences(state, now, ALARMS_MAX));
-        let absent: BTreeSet<String> = absent.iter().map(ToString::to_string).chain(restore::hold(&host)).collect();
+        let absent: BTreeSet<String> =
+            absent.iter().map(ToString::to_string).chain(restore::hold(&host)).chain(clocks(&host)).collect();
         for alarm in absent.difference(&raised) {
             tracing::error!(alarm, "something did not happen");
         }

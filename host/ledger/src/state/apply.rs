@@ -1,5 +1,5 @@
 //! `apply`: the one way in which the state changes. What each command does is beside: `nodes`, `restore`,
-//! `jobs`, `launches`, `effects`.
+//! `jobs`, `rewind`, `launches`, `effects`.
 
 use super::{Applied, ApplyError, State};
 use crate::{
@@ -108,8 +108,10 @@ impl State {
             }
             Command::DeleteJob { job, from_revision, .. } => self.delete_job(cx, job, *from_revision),
             Command::Pause { job, note, by } => self.pause(cx, job, note, by),
-            Command::Resume { job, revision, next } => self.resume(cx, job, *revision, next.clone()),
+            Command::Resume { job, revision, next, .. } => self.resume(cx, job, *revision, next.clone()),
             Command::Retime { job, revision, awaited, next } => self.retime(job, *revision, *awaited, next.clone()),
+            Command::Rewind { job, revision, awaited, next } => self.rewind(cx, job, *revision, *awaited, next.clone()),
+            Command::Rewound => self.rewound(cx),
             Command::Named { by } => self.named(by),
             Command::Decide(decision) => self.decide(cx, decision),
             Command::Trigger { launch, local, same_key, by } => self.trigger(cx, launch, local, *same_key, by),

@@ -188,7 +188,7 @@ fn a_pause_is_one_range_and_is_not_made_up() {
     assert_eq!(host.state.skipped(&name()).count(), 1);
     let schedule = conductor::schedule_of(&name(), host.state.job(&name()).unwrap()).unwrap();
     let next = conductor::next_tick(&schedule, Stamp(host.now).time(), None);
-    assert_eq!(host.apply(Command::Resume { job: name(), revision: 1, next }), Reply::Done);
+    assert_eq!(host.apply(Command::Resume { job: name(), revision: 1, next, by: String::new() }), Reply::Done);
     assert!(host.plan().is_empty());
     assert_eq!(host.advance_to(51).len(), 1);
     assert_eq!(host.verdicts(2..=50), vec!["skipped(paused)"; 49]);

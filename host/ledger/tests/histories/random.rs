@@ -104,7 +104,7 @@ proptest! {
                     if job.pause.is_some() {
                         let schedule = conductor::schedule_of(&name(), &job).unwrap();
                         let next = conductor::next_tick(&schedule, now.time(), None);
-                        let command = Command::Resume { job: name(), revision: job.revision, next };
+                        let command = Command::Resume { job: name(), revision: job.revision, next, by: String::new() };
                         prop_assert_eq!(host.apply(command), Reply::Done);
                     } else {
                         let decided = host.conductor.decide_up_to(&host.state, &name(), now).unwrap();

@@ -79,7 +79,10 @@ impl Host {
         let job = self.state.job(&name()).unwrap().clone();
         let schedule = conductor::schedule_of(&name(), &job).unwrap();
         let next = conductor::first_tick(&schedule, job.cursor, Stamp(self.now).time());
-        assert_eq!(self.apply(Command::Resume { job: name(), revision: job.revision, next }), Reply::Done);
+        assert_eq!(
+            self.apply(Command::Resume { job: name(), revision: job.revision, next, by: String::new() }),
+            Reply::Done
+        );
     }
 
     fn next(&self) -> String {
@@ -487,6 +490,95 @@ fn c43_a_store_that_is_slow_for_nine_seconds_drops_nothing() {
         host.now += 1_000;
     }
     assert_eq!(launched, 500);
+}
+
+impl Host {
+    /// As the leader does when it finds the ledger ahead of its clock.
+    fn rewind_if_ahead(&mut self) {
+        let now = Stamp(self.now);
+        if conductor::is_ahead(&self.state, now) {
+            for command in conductor::rewind(&self.state, now) {
+                assert_eq!(self.apply(command), Reply::Done);
+            }
+            assert_eq!(self.apply(Command::Rewound), Reply::Done);
+        }
+        assert!(!conductor::is_ahead(&self.state, now));
+    }
+
+    fn ticks_with_verdicts(&self, from: &str, to: &str, step_s: i64) -> Vec<usize> {
+        let verdicts = |tick: i64| {
+            let launched = self.state.launches(&name(), TickAt(tick), TickAt(tick)).count();
+            let covers = |(from, range): &(TickAt, &tickhost_ledger::rows::SkippedRange)| {
+                from.0 <= tick && range.to.is_none_or(|to| tick <= to.0)
+            };
+            launched + self.state.skipped(&name()).filter(covers).count()
+        };
+        let (from, to) = (at(from) / 1_000, at(to) / 1_000);
+        (0..=(to - from) / step_s).map(|n| verdicts(from + n * step_s)).collect()
+    }
+}
+
+/// A clock that is a day ahead for longer than a minute is believed. Once it is right again, the day is not silent, and
+/// what was launched meanwhile is not launched again.
+#[test]
+fn c46_a_clock_that_was_a_day_ahead_leaves_no_silent_day() {
+    for catch_up in [CatchUp::None, CatchUp::Latest, CatchUp::All(5)] {
+        let mut host = Host::started("2026-01-01T00:10:30Z", JobSpec { catch_up, ..timed("*/30 * * * *") });
+        host.go("2026-01-01T00:30:00Z");
+        let ahead: Vec<String> =
+            [host.go("2026-01-02T00:45:00Z"), host.go("2026-01-02T01:00:00Z"), host.go("2026-01-02T01:30:00Z")]
+                .concat();
+        assert!(ahead.len() >= 2);
+        // Right again.
+        host.now = at("2026-01-01T01:10:00Z");
+        host.rewind_if_ahead();
+        let mut launched = ahead.clone();
+        let mut now = host.now;
+        while now < at("2026-01-02T02:00:00Z") {
+            now += 60_000;
+            launched.extend(host.go_to(now));
+            host.rewind_if_ahead();
+        }
+        let mut once = launched.clone();
+        once.sort();
+        once.dedup();
+        assert_eq!(once.len(), launched.len(), "none of them twice");
+        let verdicts = host.ticks_with_verdicts("2026-01-01T01:30:00Z", "2026-01-02T02:00:00Z", 1_800);
+        assert!(verdicts.iter().all(|count| *count == 1), "{verdicts:?}");
+        let in_between =
+            launched.iter().filter(|tick| tick.as_str() > "2026-01-01T01:20" && tick.as_str() < "2026-01-02T00:00");
+        assert_eq!(in_between.count(), 45, "the day is not silent");
+    }
+}
+
+/// Of a job whose launches are folded away nobody could say which they were: it goes on after them.
+#[test]
+fn c46_what_is_folded_into_counts_is_not_launched_again() {
+    let mut host = Host::started("2026-01-01T00:00:00Z", timed("* * * * * *"));
+    host.now = at("2026-01-01T12:00:00Z");
+    let ahead = host.through("2026-01-01T12:05:00Z");
+    let folded = host.state.folded(&name()).unwrap().to.unwrap();
+    host.now = at("2026-01-01T00:10:00Z");
+    host.rewind_if_ahead();
+    assert_eq!(host.state.job(&name()).unwrap().cursor, folded);
+    host.now = folded.0 * 1_000;
+    let again = host.through("2026-01-01T12:06:00Z");
+    assert!(again.iter().all(|tick| !ahead.contains(tick)), "{again:?}");
+    assert_eq!(again.len(), 60);
+}
+
+#[test]
+fn c46_a_pause_covers_what_is_open_again() {
+    let mut host = Host::started("2026-01-01T00:00:30Z", timed("*/10 * * * *"));
+    host.go("2026-01-02T00:10:00Z");
+    host.pause();
+    host.now = at("2026-01-01T00:41:00Z");
+    host.rewind_if_ahead();
+    assert_eq!(host.go("2026-01-01T02:00:00Z"), Vec::<String>::new());
+    host.resume();
+    let verdicts = host.ticks_with_verdicts("2026-01-01T00:50:00Z", "2026-01-01T02:00:00Z", 600);
+    assert!(verdicts.iter().all(|count| *count == 1), "{verdicts:?}");
+    assert_eq!(host.next(), "2026-01-01T02:10:00Z");
 }
 
 #[test]

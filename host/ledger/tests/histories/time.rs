@@ -101,7 +101,10 @@ fn a_window_delays_the_launch_and_not_the_decision() {
     let job = host.state.job(&name()).unwrap().clone();
     let schedule = conductor::schedule_of(&name(), &job).unwrap();
     let next = conductor::first_tick(&schedule, job.cursor, Stamp(host.now).time());
-    assert_eq!(host.apply(Command::Resume { job: name(), revision: 1, next: next.clone() }), Reply::Done);
+    assert_eq!(
+        host.apply(Command::Resume { job: name(), revision: 1, next: next.clone(), by: String::new() }),
+        Reply::Done
+    );
     let third = next.unwrap().at.0 - 1_000_000;
     host.advance_to(third);
     let alive = host.advance_to(third + delay).remove(0);

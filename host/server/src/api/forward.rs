@@ -38,7 +38,7 @@ enum Place {
 
 fn place(request: &Request) -> Place {
     match (request.method(), request.uri().path()) {
-        (_, "/v1/status" | "/v1/certificate/renew") => Place::Here,
+        (_, "/v1/status" | "/v1/certificate/renew" | "/metrics") => Place::Here,
         (_, "/v1/nodes") => Place::Leader,
         (&Method::GET, _) => Place::Anywhere,
         _ => Place::Leader,

@@ -61,10 +61,15 @@ pub struct NodeView {
 }
 
 pub(super) async fn nodes(State(host): State<Host>) -> Answer<Vec<NodeView>> {
+    Ok(Json(node_views(&host)))
+}
+
+/// All nodes, as this one knows them.
+pub(crate) fn node_views(host: &Host) -> Vec<NodeView> {
     let members: Vec<(u64, Node, (u32, u64))> = host
         .replica
         .read(|state| state.nodes().map(|(node, row)| (*node, row.clone(), state.reserved(*node))).collect());
-    Ok(Json(members.into_iter().map(|(node, row, reserved)| view(&host, node, &row, reserved)).collect()))
+    members.into_iter().map(|(node, row, reserved)| view(host, node, &row, reserved)).collect()
 }
 
 fn view(host: &Host, node: u64, row: &Node, (runs, memory): (u32, u64)) -> NodeView {

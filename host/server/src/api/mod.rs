@@ -7,6 +7,7 @@ mod routes;
 mod views;
 
 pub use members::NodeView;
+pub(crate) use members::node_views;
 pub use problem::Problem;
 pub use routes::{router, serve};
 pub use views::{JobView, LaunchView, StatusView};

@@ -6,7 +6,7 @@ use axum::{
     Json, Router,
     body::Bytes,
     extract::{DefaultBodyLimit, Path, Query, State},
-    http::HeaderMap,
+    http::{HeaderMap, HeaderName, header::CONTENT_TYPE},
     middleware::{from_fn_with_state, map_response},
     routing::{delete, get, post},
 };
@@ -64,6 +64,7 @@ pub fn router(host: Host) -> Router {
         .route("/v1/cluster/release", post(members::release))
         .route("/v1/certificate/renew", post(members::renew))
         .route("/v1/backups", post(members::take_backup))
+        .route("/metrics", get(metrics))
         .method_not_allowed_fallback(|| async { Problem::not_allowed() })
         .fallback(|| async { Problem::not_found("there is no such path; see `/v1/status`") })
         .layer(from_fn_with_state(host.clone(), to_the_leader))
@@ -108,6 +109,11 @@ async fn status(State(host): State<Host>) -> Json<StatusView> {
         backup_failed,
         rows: state.counts().map(|(name, count)| (name.to_owned(), count)).to_vec(),
     }))
+}
+
+async fn metrics(State(host): State<Host>) -> Result<([(HeaderName, &'static str); 1], String), Problem> {
+    let text = host.metrics.text(&host).map_err(Problem::fault)?;
+    Ok(([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text))
 }
 
 async fn put_component(State(host): State<Host>, bytes: Bytes) -> Answer<ComponentReport> {
@@ -190,9 +196,13 @@ async fn pause(
     Ok(Json(json!({ "job": name.to_string(), "outcome": "paused" })))
 }
 
-async fn resume(State(host): State<Host>, Path((namespace, name)): Path<(String, String)>) -> Answer<Value> {
+async fn resume(
+    State(host): State<Host>,
+    Path((namespace, name)): Path<(String, String)>,
+    headers: HeaderMap,
+) -> Answer<Value> {
     let name = JobName::new(&namespace, &name)?;
-    host.resume_job(&name).await?;
+    host.resume_job(&name, &by(&headers)).await?;
     Ok(Json(json!({ "job": name.to_string(), "outcome": "resumed" })))
 }
 

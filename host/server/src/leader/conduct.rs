@@ -3,7 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use tickhost_executor::clock;
-use tickhost_ledger::{Command, Reply, conductor::Conductor};
+use tickhost_ledger::{
+    Command, Reply,
+    conductor::{self, Conductor},
+};
 
 use super::{PAUSE, Reign};
 use crate::host::Host;
@@ -28,6 +31,15 @@ pub(super) async fn conduct(host: &Host, reign: &Arc<Reign>) {
                 continue;
             }
         };
+        // By the group's clock: a leader whose own is behind must not take its ticks back.
+        let group_now = host.median().map_or(at, |median| median.max(at));
+        if host.replica.read(|state| conductor::is_ahead(state, group_now)) {
+            if let Err(error) = super::rewind(host, reign, group_now).await {
+                tracing::warn!(%error, "give jobs their ticks back");
+                tokio::time::sleep(PAUSE).await;
+            }
+            continue;
+        }
         conductor.held_back = clock::held_back();
         conductor.facts = Arc::new(reign.facts(host.replica.node()));
         conductor.catch_up_per_s = host.settings.catch_up_per_s;

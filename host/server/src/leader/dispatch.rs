@@ -16,7 +16,7 @@ use tickhost_sandbox::RunRequest;
 use tokio::sync::mpsc;
 
 use super::{PAUSE, Reign, resolve};
-use crate::host::Host;
+use crate::{host::Host, metrics::Metrics};
 
 /// An executor that is there takes a run on within milliseconds.
 const ORDER_WITHIN: Duration = Duration::from_secs(3);
@@ -36,7 +36,7 @@ pub(crate) async fn act(host: Host, mut outputs: mpsc::UnboundedReceiver<Applied
                     Output::Revoke { run, why } => {
                         tokio::spawn(revoke(host.clone(), reign.clone(), run, why));
                     }
-                    Output::Closed(launch) => host.replica.read(|state| report(state, &launch)),
+                    Output::Closed(launch) => host.replica.read(|state| report(state, &host.metrics, &launch)),
                 }
             }
             for (node, runs) in runs {
@@ -164,9 +164,10 @@ fn request(state: &State, run: &RunId) -> Option<Dispatch> {
     })
 }
 
-fn report(state: &State, id: &LaunchId) {
+fn report(state: &State, metrics: &Metrics, id: &LaunchId) {
     let Some(launch) = state.launch(id) else { return };
     let Status::Closed(verdict) = &launch.status else { return };
+    metrics.closed(*verdict, launch);
     let outcome = launch.attempts.last().and_then(|a| a.ended.as_ref()).map(|e| &e.outcome);
     match verdict {
         Verdict::Succeeded | Verdict::Skipped(_) => tracing::info!(launch = %id, %verdict, "closed"),

@@ -206,17 +206,36 @@ async fn name_ticks(host: &Host, reign: &Reign) -> Result<(), ProposeError> {
     if !moved.is_empty() {
         tracing::info!(jobs = moved.len(), %names, "next ticks move with this release");
     }
+    propose_all(host, reign, now(), &moved, Command::Named { by: names }).await
+}
+
+/// Gives jobs back the ticks that a clock has used up which was ahead.
+async fn rewind(host: &Host, reign: &Reign, at: Stamp) -> Result<(), ProposeError> {
+    let rewound = host.replica.read(|state| conductor::rewind(state, at));
+    tracing::warn!(jobs = rewound.len(), %at, "the ledger was written by a clock that was ahead: ticks are open again");
+    propose_all(host, reign, at, &rewound, Command::Rewound).await
+}
+
+/// Proposes what is to be done to many jobs, some at a time. Last what says that it is done: what was done in part is
+/// done again.
+async fn propose_all(
+    host: &Host,
+    reign: &Reign,
+    at: Stamp,
+    commands: &[Command],
+    done: Command,
+) -> Result<(), ProposeError> {
     let proposer = host.replica.proposer();
-    for commands in moved.chunks(NAMED_AT_ONCE) {
-        for reply in proposer.propose(Some(reign.term()), now(), commands.to_vec()).await? {
-            // A job that has changed in between has a next tick of this release already.
-            if !matches!(reply, Reply::Done | Reply::Refused(Refusal::Stale { .. } | Refusal::NoJob(_))) {
+    for commands in commands.chunks(NAMED_AT_ONCE) {
+        for reply in proposer.propose(Some(reign.term()), at, commands.to_vec()).await? {
+            // A job that has changed in between has a next tick that was computed just now.
+            let is_done = matches!(reply, Reply::Done | Reply::Unchanged);
+            if !is_done && !matches!(reply, Reply::Refused(Refusal::Stale { .. } | Refusal::NoJob(_))) {
                 tracing::error!(?reply, "a next tick was not moved");
             }
         }
     }
-    // Last: what was done in part is done again.
-    proposer.propose_one(Some(reign.term()), now(), Command::Named { by: names }).await.map(|_| ())
+    proposer.propose_one(Some(reign.term()), at, done).await.map(|_| ())
 }
 
 impl Host {
