@@ -98,6 +98,7 @@ async fn burst(jobs: usize, effect: bool) {
         log: dir.path().join("log"),
         kill_at: None,
         under: counter.under(),
+        ..HostOptions::default()
     };
     let host = HostProcess::start(&options).await;
     let spec = until("the first job", Duration::from_secs(60), async || {

@@ -27,6 +27,7 @@ pub(crate) async fn run() {
         log: dir.path().join("log"),
         kill_at: None,
         under: Vec::new(),
+        ..HostOptions::default()
     };
     let host = HostProcess::start(&options).await;
     let ticks = until("enough ticks", Duration::from_secs(120), async || {

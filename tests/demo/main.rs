@@ -52,6 +52,7 @@ async fn demo(dir: &Path) -> bool {
         log: dir.join("host.log"),
         kill_at: None,
         under: Vec::new(),
+        ..HostOptions::default()
     };
     let mut host = HostProcess::start(&options).await;
     say("a host is up; the jobs are stored and compiled (JavaScript and Python take a while, once)");

@@ -193,6 +193,7 @@ async fn a_store_of_objects_keeps_backups_and_damage_is_found() {
         log: dir.path().join(format!("{name}.log")),
         kill_at: None,
         under: s3::with_credentials(),
+        ..support::host::HostOptions::default()
     };
     let mut host = support::host::HostProcess::serve(&one, api, &options("one"));
     host.until_up(&options("one").log).await;

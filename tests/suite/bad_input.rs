@@ -140,6 +140,7 @@ async fn a_full_disk_refuses_what_is_to_be_stored_and_recovers() {
         log: dir.path().join("log"),
         kill_at: None,
         under: Vec::new(),
+        ..HostOptions::default()
     };
     let host = HostProcess::start(&options).await;
     let stored = async || (host.get("/v1/jobs").await?.as_array()?.len() == 1).then_some(());

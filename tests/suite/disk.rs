@@ -82,7 +82,7 @@ async fn a_full_disk_on_one_of_three_nodes_holds_launches_and_loses_none() {
 async fn a_leader_that_cannot_sync_ends_and_another_leads() {
     let dir = tempfile::tempdir().unwrap();
     let syncs: Vec<Syncs> = (1..=3).map(|n| Syncs::new(&dir.path().join(format!("syncs-{n}")))).collect();
-    let place = |n: usize| Place { room: None, under: syncs[n - 1].under() };
+    let place = |n: usize| Place { under: syncs[n - 1].under(), ..Place::default() };
     let (mut cluster, recorder) = start(dir.path(), place).await;
     let leader = cluster.leader().await;
     let number = usize::try_from(leader).unwrap();

@@ -70,6 +70,7 @@ impl Fixture {
             log: dir.path().join("host.log"),
             kill_at: kill_at.map(ToOwned::to_owned),
             under,
+            ..HostOptions::default()
         };
         let host = HostProcess::start(&options).await;
         Self { host, recorder, options, dir }

@@ -12,7 +12,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    host::{HostOptions, HostProcess, cli_under, free_address, until},
+    host::{HostOptions, HostProcess, binary, cli_under, free_address, until},
     network::Network,
 };
 
@@ -34,6 +34,8 @@ pub struct Node {
     config: PathBuf,
     api: SocketAddr,
     under: Vec<String>,
+    /// Another build than the one beside this program.
+    pub program: Option<PathBuf>,
 }
 
 /// Where a node is put.
@@ -43,6 +45,8 @@ pub struct Place {
     pub room: Option<(Arc<Network>, usize)>,
     /// What it runs under.
     pub under: Vec<String>,
+    /// Another build than the one beside this program.
+    pub program: Option<PathBuf>,
 }
 
 /// The port for peers of a node that has a namespace to itself.
@@ -71,7 +75,17 @@ impl Node {
         let config = dir.join(format!("{name}.toml"));
         let text = format!("data = \"{}\"\nlisten = \"{api}\"\n{more}\n[peer]\nlisten = \"{peer}\"\n", data.display());
         std::fs::write(&config, text).expect("write the settings");
-        Self { number: 0, process: None, data, log: dir.join(format!("{name}.log")), peer, config, api, under }
+        Self {
+            number: 0,
+            process: None,
+            data,
+            log: dir.join(format!("{name}.log")),
+            peer,
+            config,
+            api,
+            under,
+            program: place.program,
+        }
     }
 
     /// The settings' file.
@@ -100,13 +114,15 @@ impl Node {
             log: self.log.clone(),
             kill_at: kill_at.map(ToOwned::to_owned),
             under: [&self.under, under].concat(),
+            program: self.program.clone(),
         };
         self.process = Some(HostProcess::serve(&self.config, self.api, &options));
     }
 
     /// Runs a verb of the command line where it is.
     pub fn cli(&self, arguments: &[&str]) -> Output {
-        cli_under(&self.under, &self.url(), arguments)
+        let program = self.program.clone().unwrap_or_else(binary);
+        cli_under(&self.under, &program, &self.url(), arguments)
     }
 
     /// Starts it and waits until it answers.

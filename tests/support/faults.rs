@@ -107,10 +107,10 @@ impl fmt::Display for Fault {
 /// What came of it.
 #[derive(Debug, Default)]
 pub struct Report {
-    hits: BTreeMap<String, usize>,
+    pub(crate) hits: BTreeMap<String, usize>,
     verdicts: BTreeMap<String, usize>,
     requests: usize,
-    elapsed: Duration,
+    pub(crate) elapsed: Duration,
     /// What must not be: empty in a test that passes.
     pub faults: Vec<String>,
 }
@@ -130,8 +130,9 @@ impl fmt::Display for Report {
     }
 }
 
-struct Trial {
-    cluster: Cluster,
+/// A cluster with the four jobs, and what was seen of it.
+pub(crate) struct Trial {
+    pub(crate) cluster: Cluster,
     network: Option<Arc<Network>>,
     /// Of each node.
     syncs: Vec<Syncs>,
@@ -157,11 +158,15 @@ impl FaultTest {
             network.let_out(recorder.address());
         }
         let syncs: Vec<Syncs> = (1..=3).map(|n| Syncs::new(&dir.join(format!("syncs-{n}")))).collect();
-        let place = |n: usize| Place { room: network.clone().map(|network| (network, n)), under: syncs[n - 1].under() };
+        let place = |n: usize| Place {
+            room: network.clone().map(|network| (network, n)),
+            under: syncs[n - 1].under(),
+            program: None,
+        };
         let cluster = Cluster::start_in(dir, 3, 0, "", place).await;
         cluster.apply(&manifest(dir, &recorder.url()));
         cluster.until_warm(1).await;
-        let mut trial = Trial { cluster, network, syncs, seen: Ticks::new(), moments_ms: Vec::new() };
+        let mut trial = Trial { network, syncs, ..Trial::of(cluster) };
         let mut random = Random(self.seed);
         let mut report = Report::default();
         for n in 0..self.faults {
@@ -173,29 +178,7 @@ impl FaultTest {
             trial.cluster.until_whole(3, 3).await;
             trial.rest(Duration::from_millis(500 + random.below(1_000))).await;
         }
-        for (job, _) in JOBS {
-            let paused = trial.cluster.any().up().cli(&["pause", &format!("kill/{job}"), "--note", "the test is over"]);
-            assert!(paused.status.success(), "{}", String::from_utf8_lossy(&paused.stderr));
-        }
-        let until_settled = Instant::now();
-        loop {
-            trial.look().await;
-            if trial.seen.values().all(|s| !s.verdict.is_empty() && !is_open(&s.verdict)) {
-                break;
-            }
-            assert!(until_settled.elapsed() < SOON, "a launch has no verdict");
-        }
-        for (job, _) in JOBS {
-            let gaps = trial.cluster.any().up().cli(&["ticks", &format!("kill/{job}"), "--gaps"]);
-            if !gaps.status.success() {
-                report.faults.push(String::from_utf8_lossy(&gaps.stderr).into_owned());
-            }
-        }
-        trial.cluster.until_equal().await;
-        let judgement = judge(&recorder, &trial.seen, &trial.moments_ms);
-        report.verdicts = judgement.verdicts;
-        report.requests = judgement.requests;
-        report.faults.extend(judgement.faults);
+        trial.finish(&recorder, &mut report).await;
         report.elapsed = began.elapsed();
         report
     }
@@ -240,7 +223,38 @@ fn choose(n: usize, has_network: bool, random: &mut Random) -> Fault {
 }
 
 impl Trial {
-    fn mark(&mut self) {
+    pub(crate) fn of(cluster: Cluster) -> Self {
+        Self { cluster, network: None, syncs: Vec::new(), seen: Ticks::new(), moments_ms: Vec::new() }
+    }
+
+    /// Pauses the jobs, waits for every verdict, and judges.
+    pub(crate) async fn finish(&mut self, recorder: &Recorder, report: &mut Report) {
+        for (job, _) in JOBS {
+            let paused = self.cluster.any().up().cli(&["pause", &format!("kill/{job}"), "--note", "the test is over"]);
+            assert!(paused.status.success(), "{}", String::from_utf8_lossy(&paused.stderr));
+        }
+        let until_settled = Instant::now();
+        loop {
+            self.look().await;
+            if self.seen.values().all(|s| !s.verdict.is_empty() && !is_open(&s.verdict)) {
+                break;
+            }
+            assert!(until_settled.elapsed() < SOON, "a launch has no verdict");
+        }
+        for (job, _) in JOBS {
+            let gaps = self.cluster.any().up().cli(&["ticks", &format!("kill/{job}"), "--gaps"]);
+            if !gaps.status.success() {
+                report.faults.push(String::from_utf8_lossy(&gaps.stderr).into_owned());
+            }
+        }
+        self.cluster.until_equal().await;
+        let judgement = judge(recorder, &self.seen, &self.moments_ms);
+        report.verdicts = judgement.verdicts;
+        report.requests = judgement.requests;
+        report.faults.extend(judgement.faults);
+    }
+
+    pub(crate) fn mark(&mut self) {
         self.moments_ms.push(chrono::Utc::now().timestamp_millis());
     }
 
@@ -254,7 +268,7 @@ impl Trial {
         }
     }
 
-    async fn rest(&mut self, time: Duration) {
+    pub(crate) async fn rest(&mut self, time: Duration) {
         let until = Instant::now() + time;
         while Instant::now() < until {
             self.look().await;
@@ -405,7 +419,7 @@ impl Trial {
     }
 
     /// In good order: what it ran has ended before.
-    async fn stop(&mut self, number: u64) {
+    pub(crate) async fn stop(&mut self, number: u64) {
         let node = self.cluster.node(number);
         node.up().terminate();
         until("it stops in good order", SOON, async || node.process.as_mut()?.has_stopped().then_some(())).await;

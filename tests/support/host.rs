@@ -55,7 +55,7 @@ pub struct HostProcess {
 }
 
 /// How a host is started.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct HostOptions {
     /// Its data directory.
     pub data: PathBuf,
@@ -67,6 +67,8 @@ pub struct HostOptions {
     pub kill_at: Option<String>,
     /// A program that it runs under, with its arguments.
     pub under: Vec<String>,
+    /// Another build than the one beside this program.
+    pub program: Option<PathBuf>,
 }
 
 impl HostProcess {
@@ -93,7 +95,8 @@ impl HostProcess {
 
     fn run(arguments: Vec<OsString>, address: SocketAddr, options: &HostOptions) -> Self {
         let log = File::options().create(true).append(true).open(&options.log).expect("open the host's log");
-        let mut words = options.under.iter().map(OsString::from).chain([binary().into()]);
+        let program = options.program.clone().unwrap_or_else(binary);
+        let mut words = options.under.iter().map(OsString::from).chain([program.into()]);
         let mut command = Command::new(words.next().expect("at least the host itself"));
         command.args(words).args(arguments).env("NO_COLOR", "1").stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         if let Some(point) = &options.kill_at {
@@ -269,15 +272,15 @@ pub fn is_open(verdict: &str) -> bool {
 /// # Panics
 /// Where it cannot be started.
 pub fn cli(url: &str, arguments: &[&str]) -> Output {
-    cli_under(&[], url, arguments)
+    cli_under(&[], &binary(), url, arguments)
 }
 
-/// Runs a verb of the command line under another program.
+/// Runs a verb of a build's command line under another program.
 ///
 /// # Panics
 /// Where it cannot be started.
-pub fn cli_under(under: &[String], url: &str, arguments: &[&str]) -> Output {
-    let mut words = under.iter().map(OsString::from).chain([binary().into()]);
+pub fn cli_under(under: &[String], program: &Path, url: &str, arguments: &[&str]) -> Output {
+    let mut words = under.iter().map(OsString::from).chain([program.into()]);
     Command::new(words.next().expect("at least the program itself"))
         .args(words)
         .args(arguments)

@@ -69,6 +69,7 @@ impl KillTest {
             log: dir.join("host.log"),
             kill_at: None,
             under: Vec::new(),
+            ..HostOptions::default()
         };
         let mut random = Random(self.seed);
         let mut kills_ms = Vec::new();

@@ -10,6 +10,7 @@ pub mod network;
 pub mod recorder;
 pub mod s3;
 pub mod syncs;
+pub mod upgrade;
 
 use std::path::{Path, PathBuf};
 

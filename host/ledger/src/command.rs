@@ -193,6 +193,7 @@ pub enum Command {
         /// The first tick after the stamp.
         next: Option<NextTick>,
         /// Who.
+        #[serde(default)]
         by: String,
     },
     /// Decides ticks of one job.

@@ -58,6 +58,8 @@ pub struct Conductor {
     pub catch_up_per_s: u32,
     /// The second in which missed ticks were given out last, and how many.
     caught_up: (i64, u32),
+    /// Since when there was always something due, and when it was planned for last.
+    behind: Option<(Stamp, Stamp)>,
     /// Parsed schedules, by job and revision. A cache: dropping it loses time, nothing else.
     schedules: BTreeMap<JobName, (u64, Schedule)>,
     /// Jobs whose revision cannot be scheduled: said once, and out of the others' way.
@@ -171,6 +173,7 @@ impl Default for Conductor {
             facts: Arc::default(),
             catch_up_per_s: CATCH_UP_PER_S,
             caught_up: (0, 0),
+            behind: None,
             schedules: BTreeMap::new(),
             faulted: BTreeMap::new(),
             held_back: None,
@@ -209,6 +212,7 @@ impl Conductor {
             .filter(|name| !self.is_faulted(state, name))
             .take(DECISIONS_MAX)
             .collect();
+        let began = self.work_began(!due.is_empty(), now);
         // What was deleted is not kept for ever.
         if self.schedules.len() > state.job_count() {
             self.schedules.retain(|name, _| state.job(name).is_some());
@@ -219,7 +223,7 @@ impl Conductor {
         self.place_waiting(state, now, &mut placement, &mut plan);
         for name in due {
             let Some(job) = state.job(&name) else { continue };
-            match self.decide(&name, job, state.gap(), now) {
+            match self.decide(&name, job, state.gap(), began, now) {
                 // Another version of this program stored it: the tick that it waits for is none of the schedule's.
                 Ok(None) => plan.commands.extend(self.retime(&name, job)),
                 Ok(Some(decision)) => {
@@ -271,6 +275,15 @@ impl Conductor {
         }
     }
 
+    /// When the work began that is being done at `now`. A tick that is reached late because tens of thousands were due
+    /// with it was not missed: nobody was away.
+    fn work_began(&mut self, is_anything_due: bool, now: Stamp) -> Stamp {
+        let within = |last: Stamp| (0..=MISSED_AFTER.num_milliseconds()).contains(&(now.0 - last.0));
+        let began = self.behind.filter(|(_, last)| within(*last)).map_or(now, |(began, _)| began);
+        self.behind = is_anything_due.then_some((began, now));
+        began
+    }
+
     fn was_held_back(&self, at: Stamp) -> bool {
         self.held_back.is_some_and(|held| held.covers(at))
     }
@@ -297,7 +310,7 @@ impl Conductor {
     /// A stored schedule that this version cannot read.
     pub fn decide_up_to(&mut self, state: &State, name: &JobName, now: Stamp) -> Result<Option<Decision>, ParseError> {
         match state.job(name).and_then(|job| Some((job, job.next.as_ref()?))) {
-            Some((job, next)) if next.decided_at().0 * 1000 <= now.0 => self.decide(name, job, state.gap(), now),
+            Some((job, next)) if next.decided_at().0 * 1000 <= now.0 => self.decide(name, job, state.gap(), now, now),
             _ => Ok(None),
         }
     }
@@ -312,15 +325,19 @@ impl Conductor {
         name: &JobName,
         job: &Job,
         gap: Option<&Gap>,
+        began: Stamp,
         now: Stamp,
     ) -> Result<Option<Decision>, ParseError> {
         let schedule = self.schedule(name, job)?;
         let awaited = job.next.as_ref().map_or(job.cursor, |next| next.at);
         if let Some(gap) = gap.filter(|gap| awaited.0 * 1000 <= gap.until.0) {
-            let decision = decide(name, job, schedule, awaited, gap.until.min(now).time());
+            let until = gap.until.min(now).time();
+            let decision = decide(name, job, schedule, awaited, (until, until));
             return Ok(decision.map(|decision| in_gap(decision, gap, job)));
         }
-        let Some(mut decision) = decide(name, job, schedule, awaited, now.time()) else { return Ok(None) };
+        let Some(mut decision) = decide(name, job, schedule, awaited, (began.time(), now.time())) else {
+            return Ok(None);
+        };
         if let Some(missed) = decision.skipped.first_mut()
             && missed.reason != SkipReason::Excluded
             && self.was_held_back(Stamp(missed.to.0 * 1000))
@@ -339,10 +356,17 @@ impl Conductor {
     }
 }
 
-/// One job's ticks from the awaited one up to now; `None` where the schedule names none of them.
-fn decide(name: &JobName, job: &Job, schedule: &Schedule, awaited: TickAt, now: DateTime<Utc>) -> Option<Decision> {
+/// One job's ticks from the awaited one up to now; `None` where the schedule names none of them. `began` is when the
+/// leader began to work at what is due: what is late only since then was not missed.
+fn decide(
+    name: &JobName,
+    job: &Job,
+    schedule: &Schedule,
+    awaited: TickAt,
+    (began, now): (DateTime<Utc>, DateTime<Utc>),
+) -> Option<Decision> {
     let before_awaited = awaited.time() - TimeDelta::seconds(1);
-    let missed_until = now - MISSED_AFTER;
+    let missed_until = began - MISSED_AFTER;
     let start_floor = now - TimeDelta::seconds(i64::from(job.spec.start_deadline_s));
 
     let missed = schedule.last_due(before_awaited, missed_until);

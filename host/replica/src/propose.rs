@@ -184,7 +184,9 @@ impl Proposer {
     }
 
     pub(crate) async fn read_index(&self, leader: u64, freshness: Freshness) -> Result<u64, ProposeError> {
-        let asked = self.peers.ask(leader, "/ledger/read-index", &freshness, CALL_WITHIN).await;
+        // What is usual goes unsaid, as it did when nothing else could be asked for.
+        let unusual = (freshness != Freshness::Lease).then_some(freshness);
+        let asked = self.peers.ask(leader, "/ledger/read-index", &unusual, CALL_WITHIN).await;
         asked.map_err(|e| ProposeError::Unreachable(e.to_string()))?
     }
 }
@@ -239,7 +241,10 @@ fn may_report(replica: &Replica, Caller(caller): Caller, command: &Command) -> b
 }
 
 async fn take_read_index(Extract(replica): Extract<Replica>, body: Bytes) -> Response {
-    answer(&body, async |freshness| Ok::<_, String>(replica.read_index(freshness).await)).await
+    answer(&body, async |freshness: Option<Freshness>| {
+        Ok::<_, String>(replica.read_index(freshness.unwrap_or(Freshness::Lease)).await)
+    })
+    .await
 }
 
 /// Sends whatever waits to the leader in one call, one call at a time: while one is on its way the next one fills.

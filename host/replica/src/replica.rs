@@ -49,7 +49,7 @@ pub struct Setup {
 }
 
 /// How a leader knows that it still leads when something is read.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Freshness {
     /// By its lease.
     Lease,

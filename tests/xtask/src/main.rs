@@ -8,7 +8,7 @@ mod setup;
 
 use std::process::ExitCode;
 
-use run::{Cargo, Failed, say};
+use run::{Cargo, Failed, Step, say};
 
 const USAGE: &str = "cargo xtask COMMAND
 
@@ -21,6 +21,8 @@ const USAGE: &str = "cargo xtask COMMAND
   kill-test    kill the host at every named point and at random, 250 times (an option: --kills N)
   fault-test   kill, freeze, cut off and restart the nodes of a cluster, break their disks: 120 times
                (options: --faults N, --seed N)
+  upgrade-test [COMMIT]
+               build that commit (by default the one before), and upgrade a cluster from it node by node
   histories N  try N histories of the launch protocol over a bad network (a second number: the seed to begin at)
   triples N    compare N random schedules with brute force (a second number: the seed to begin at)
   fuzz SECONDS feed the reader of expressions and the walker with anything
@@ -72,6 +74,7 @@ fn dispatch(command: &str, rest: &[String]) -> Result<(), Failed> {
             setup::tests()?;
             cargo.program(command).run(rest)
         }
+        "upgrade-test" => upgrade_test(&cargo, rest.first().map_or("HEAD~1", String::as_str)),
         "bench" => {
             build(&cargo)?;
             cargo.program("bench").run(rest)
@@ -121,6 +124,24 @@ fn lint(cargo: &Cargo) -> Result<(), Failed> {
         .command(&["doc", "--workspace", "--no-deps", "--document-private-items"])
         .env("RUSTDOCFLAGS", "-D warnings")
         .run()
+}
+
+/// Builds another commit and this one, one after the other into the same target folder, so that dependencies are shared.
+fn upgrade_test(cargo: &Cargo, commit: &str) -> Result<(), Failed> {
+    setup::host()?;
+    let folder = cargo.target().join("upgrade");
+    let (checkout, older) = (folder.join("checkout"), folder.join("tickhost"));
+    std::fs::create_dir_all(&folder).map_err(|e| Failed(format!("create `{}`: {e}", folder.display())))?;
+    let _ = std::fs::remove_dir_all(&checkout);
+    say(&format!("build {commit}"));
+    Step::new("git", &["worktree", "prune"]).dir(cargo.root()).run()?;
+    Step::new("git", &["worktree", "add", "--force", "--detach"]).arg(&checkout).arg(commit).dir(cargo.root()).run()?;
+    cargo.command(&["build", "--workspace", "--bins"]).dir(&checkout).run()?;
+    let built = cargo.target().join("debug/tickhost");
+    std::fs::copy(&built, &older).map_err(|e| Failed(format!("copy `{}`: {e}", built.display())))?;
+    Step::new("git", &["worktree", "remove", "--force"]).arg(&checkout).dir(cargo.root()).run()?;
+    build(cargo)?;
+    cargo.program("upgrade-test").run(&[older.display().to_string()])
 }
 
 /// Random schedules against brute force, many more than the tests try.

@@ -205,6 +205,36 @@ fn a_node_is_removed_once_nothing_is_left_of_it() {
     assert!(host.state.node(node).is_none());
 }
 
+/// Tens of thousands of jobs due in one second take longer to decide than a tick may be late. Nobody was away: none of
+/// them was missed, so none goes by the rate of what is made up.
+#[test]
+fn what_is_late_only_because_so_much_was_due_was_not_missed() {
+    let mut host = Host::empty(1_000_000_000);
+    let jobs: Vec<JobName> = (0..4_500).map(|n| JobName::new("many", &format!("job-{n}")).unwrap()).collect();
+    for job in &jobs {
+        let timing = Definition::new("47 13 * * *", "UTC");
+        assert_eq!(host.put_unchecked(job, JobSpec { timing, ..spec() }), Reply::Done);
+    }
+    // 13:47:00 is 20 s after the beginning. Each entry takes four seconds to be committed.
+    host.now += 20_000;
+    let mut rounds = 0;
+    loop {
+        let plan = host.conductor.plan(&host.state, Stamp(host.now));
+        let decides = plan.commands.iter().filter(|command| matches!(command, Command::Decide(_))).count();
+        host.apply_unchecked(plan.commands);
+        host.now += 4_000;
+        if decides == 0 {
+            break;
+        }
+        rounds += 1;
+    }
+    assert!(rounds >= 3, "{rounds}");
+    for job in &jobs {
+        let (_, launch) = host.state.launches(job, TickAt(0), TickAt(i64::MAX)).next().unwrap();
+        assert_eq!(launch.origin, tickhost_ledger::rows::Origin::Schedule { caught_up: false });
+    }
+}
+
 /// A command that not every node knows must not be proposed.
 #[test]
 fn a_node_of_an_older_release_is_below_newer_commands() {
