@@ -80,6 +80,9 @@ async fn a_lost_cluster_comes_back_and_nothing_that_may_not_repeat_is_repeated()
     let listed = done(&cli("", &["backup", "list", "--config", cluster.nodes[0].config()]));
     assert!(listed.contains(&name), "{listed}");
     assert!(done(&cli("", &["backup", "verify", "--config", cluster.nodes[0].config()])).contains("2 jobs"));
+    let elsewhere = Node::prepare(dir.path(), "elsewhere", "[backup]\nto = \"/nowhere/at/all\"\n");
+    let nowhere = refused(&cli("", &["backup", "list", "--config", elsewhere.config()]));
+    assert!(nowhere.contains("/nowhere/at/all"), "{nowhere}");
     let occupied = refused(&cli("", &["backup", "restore", "--config", cluster.nodes[0].config()]));
     assert!(occupied.contains("holds a host's data"), "{occupied}");
 

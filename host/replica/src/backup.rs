@@ -135,7 +135,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// A directory, which is created, or `s3://BUCKET/PREFIX`. For the latter, credentials and whatever is not given
+    /// A directory, or `s3://BUCKET/PREFIX`. For the latter, credentials and whatever is not given
     /// here come from the environment, under the names that S3 tools read (`AWS_ACCESS_KEY_ID`, …).
     ///
     /// # Errors
@@ -160,7 +160,6 @@ impl Place {
                 return Err(refuse(format!("`{other}://` is not known; write a directory, or `s3://BUCKET/PREFIX`")));
             }
             None => {
-                std::fs::create_dir_all(to).map_err(|e| refuse(e.to_string()))?;
                 let local = LocalFileSystem::new_with_prefix(to).map_err(|e| refuse(e.to_string()))?;
                 (Arc::new(local.with_fsync(true)), "")
             }

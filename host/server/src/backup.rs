@@ -68,6 +68,15 @@ pub(crate) fn open(settings: &BackupSettings) -> Result<Place, BackupError> {
     Place::open(&settings.to, settings.endpoint.as_deref(), settings.region.as_deref())
 }
 
+/// For the one who writes there: a directory is made.
+fn open_to_write(settings: &BackupSettings) -> Result<Place, BackupError> {
+    if !settings.to.contains("://") {
+        let failed = |e: std::io::Error| BackupError::Place { place: settings.to.clone(), why: e.to_string() };
+        std::fs::create_dir_all(&settings.to).map_err(failed)?;
+    }
+    open(settings)
+}
+
 /// Takes a backup now.
 pub(crate) async fn take(host: &Host) -> Result<Manifest, TakeError> {
     let nowhere = || TakeError::Nowhere(host.replica.node());
@@ -79,7 +88,7 @@ pub(crate) async fn take(host: &Host) -> Result<Manifest, TakeError> {
 }
 
 async fn take_to(host: &Host, settings: &BackupSettings) -> Result<Manifest, BackupError> {
-    let place = open(settings)?;
+    let place = open_to_write(settings)?;
     let (replica, sandbox) = (host.replica.clone(), host.sandbox.clone());
     let component = move |digest: Digest| -> BoxFuture<'static, Result<Bytes, String>> {
         let (fetch, sandbox) = (components::fetch(replica.clone(), sandbox.clone()), sandbox.clone());
@@ -108,7 +117,7 @@ pub(crate) async fn keep(host: Host) {
         };
         if !reign.as_ref().is_some_and(|reign| Arc::ptr_eq(reign, &current)) {
             let cluster = host.replica.read(|state| state.cluster().map(|cluster| cluster.id));
-            let place = open(&settings);
+            let place = open_to_write(&settings);
             let found = match &place {
                 Ok(place) => place.list().await,
                 Err(error) => Err(BackupError::Place { place: settings.to.clone(), why: error.to_string() }),

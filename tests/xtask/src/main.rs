@@ -136,7 +136,7 @@ fn upgrade_test(cargo: &Cargo, commit: &str) -> Result<(), Failed> {
     say(&format!("build {commit}"));
     Step::new("git", &["worktree", "prune"]).dir(cargo.root()).run()?;
     Step::new("git", &["worktree", "add", "--force", "--detach"]).arg(&checkout).arg(commit).dir(cargo.root()).run()?;
-    cargo.command(&["build", "--workspace", "--bins"]).dir(&checkout).run()?;
+    cargo.command(&["build", "--workspace", "--bin", "tickhost"]).dir(&checkout).run()?;
     let built = cargo.target().join("debug/tickhost");
     std::fs::copy(&built, &older).map_err(|e| Failed(format!("copy `{}`: {e}", built.display())))?;
     Step::new("git", &["worktree", "remove", "--force"]).arg(&checkout).dir(cargo.root()).run()?;
