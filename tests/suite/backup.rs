@@ -223,6 +223,12 @@ async fn a_store_of_objects_keeps_backups_and_damage_is_found() {
     let missing = refused(&with(&["backup", "verify", "19990101T000000Z-1"], &one));
     assert!(missing.contains("there is no backup `19990101T000000Z-1`"), "{missing}");
 
+    let manifest = store.join(s3::BUCKET).join("hosts/one/backups").join(newest).join("manifest.json");
+    let whole = std::fs::read(&manifest).unwrap();
+    std::fs::write(&manifest, &whole[..whole.len() / 2]).unwrap();
+    let rest = done(&with(&["backup", "list"], &one));
+    assert!(!rest.contains(newest.as_str()) && rest.contains(kept[0].as_str()), "the others are good: {rest}");
+    std::fs::write(&manifest, whole).unwrap();
     let rows = store.join(s3::BUCKET).join("hosts/one/backups").join(newest).join("rows");
     damage(&rows);
     let found = refused(&with(&["backup", "verify", newest], &one));

@@ -61,3 +61,18 @@ pub fn since_boot_ms() -> i64 {
     let time = clock_gettime(ClockId::Boottime);
     time.tv_sec * 1_000 + time.tv_nsec / 1_000_000
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_stamp_lies_beyond_what_others_say() {
+        let told = Stamp(wall().0 - 3_600_000);
+        limit(Some(told));
+        let stamp = now();
+        limit(None);
+        assert!((told.0..told.0 + 60_000).contains(&stamp.0), "{stamp} after {told}");
+        assert!(now().0 > told.0 + 3_000_000);
+    }
+}

@@ -354,6 +354,12 @@ impl Command {
         }
     }
 
+    /// What kind it is, for people.
+    pub fn name(&self) -> String {
+        let all = format!("{self:?}");
+        all.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned()
+    }
+
     /// Bytes of what guests have written or received in it: what makes a command large.
     pub fn payload_bytes(&self) -> usize {
         let body = |result: &EffectResult| match result {
@@ -492,6 +498,18 @@ pub enum Refusal {
         .0.iter().map(|(node, address)| format!("{node} ({address})")).collect::<Vec<_>>().join(", ")
     )]
     AtLarge(Vec<(u64, String)>),
+    /// A node that is not waited for after a restore.
+    #[error(
+        "node {node} is none of those from before the restore that are waited for ({}); give the number that a node had \
+         then",
+        .awaited.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
+    )]
+    NotAtLarge {
+        /// The number that was given.
+        node: u64,
+        /// Those that are waited for.
+        awaited: Vec<u64>,
+    },
     /// No such node.
     #[error("there is no node {0} in this cluster; `tickhost nodes` lists them")]
     NoNode(u64),

@@ -38,7 +38,6 @@ use crate::{
 /// The first byte of a row's key: its table. Those that are read beside a state have names.
 const CLUSTER: u8 = 1;
 const COMPONENTS: u8 = 2;
-const NODES: u8 = 3;
 const JOBS: u8 = 4;
 
 /// What every node agrees on.
@@ -86,7 +85,7 @@ impl Default for State {
         Self {
             cluster: Table::new(CLUSTER),
             components: Table::new(COMPONENTS),
-            nodes: Table::new(NODES),
+            nodes: Table::new(3),
             jobs: Table::new(JOBS),
             graves: Table::new(5),
             launches: Table::new(6),
@@ -347,7 +346,7 @@ impl State {
         let hash = match key.first().copied().unwrap_or_default() {
             CLUSTER => self.cluster.load(key, value),
             COMPONENTS => self.components.load(key, value),
-            NODES => self.nodes.load(key, value),
+            3 => self.nodes.load(key, value),
             JOBS => self.jobs.load(key, value),
             5 => self.graves.load(key, value),
             6 => self.launches.load(key, value),

@@ -187,10 +187,10 @@ impl Place {
         self.components().join(format!("{}.wasm", digest.hex()))
     }
 
-    /// The backups that are there, oldest first.
+    /// The backups that are there, oldest first. One that is damaged is said and left out: the others are good.
     ///
     /// # Errors
-    /// A place that cannot be read, and manifests that are damaged.
+    /// A place that cannot be read.
     pub async fn list(&self) -> Result<Vec<Manifest>, BackupError> {
         let listed = self.store.list_with_delimiter(Some(&self.backups())).await.map_err(self.failed())?;
         let mut manifests = Vec::new();
@@ -200,6 +200,7 @@ impl Place {
                 Ok(manifest) => manifests.push(manifest),
                 // It was not finished, or is just being written or removed.
                 Err(BackupError::Missing { .. }) => {}
+                Err(error @ BackupError::Damaged { .. }) => tracing::warn!(%error, "look at a backup"),
                 Err(error) => return Err(error),
             }
         }
@@ -274,7 +275,7 @@ impl Place {
         let io = |source| BackupError::File { what: "write", path: file.to_owned(), source };
         let Export { index, term, contents, rows } = written.and_then(|written| written).map_err(io)?;
         let cluster = contents.cluster.ok_or_else(|| io(io::Error::other("no cluster is founded yet")))?;
-        let components: Vec<Digest> = contents.components.into_iter().map(|(digest, _)| digest).collect();
+        let components = contents.components;
         for digest in &components {
             self.keep_component(digest, component).await?;
         }
@@ -378,9 +379,9 @@ impl Place {
     /// # Errors
     /// What a restore would stumble over.
     pub async fn verify(&self, manifest: &Manifest) -> Result<(), BackupError> {
-        let dir = std::env::temp_dir().join(format!("tickhost-verify-{}", Uuid::new_v4().simple()));
-        let rows = self.fetch_rows(manifest, &dir).await;
-        let _ = std::fs::remove_file(&dir);
+        let file = std::env::temp_dir().join(format!("tickhost-verify-{}", Uuid::new_v4().simple()));
+        let rows = self.fetch_rows(manifest, &file).await;
+        let _ = std::fs::remove_file(&file);
         rows?;
         for digest in &manifest.components {
             self.fetch_component(manifest, digest).await?;

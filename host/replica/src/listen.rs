@@ -1,6 +1,6 @@
 //! Answering other nodes: whoever connects says by certificate who it is, or may only use a token.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{fmt, io, sync::Arc, time::Duration};
 
 use axum::{
     Extension, Router,
@@ -32,6 +32,15 @@ const WINDOW_BYTES: u32 = 8 << 20;
 /// The node at the other end; `None` for somebody without a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caller(pub Option<u64>);
+
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(node) => write!(f, "node {node}"),
+            None => f.write_str("somebody without a certificate"),
+        }
+    }
+}
 
 /// Serves peers. `members` is for nodes with a certificate that still belong to the cluster; `public` for everybody
 /// who reaches the port.

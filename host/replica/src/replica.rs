@@ -222,24 +222,19 @@ impl Replica {
     /// Lets only nodes that vote ask what is behind those routes.
     pub fn voters_only(&self, routes: Router) -> Router {
         let replica = self.clone();
-        listen::only(routes, "does not vote", move |node| replica.is_voter(node))
+        listen::only(routes, "does not vote, and only nodes that do may ask this", move |node| replica.is_voter(node))
     }
 
     /// Whether a node belongs to the cluster, as far as this one knows.
     fn is_member(&self, node: u64) -> bool {
-        self.is_newer(node) || self.read(|state| state.node(node).is_some()) || self.knows(node)
+        self.read(|state| state.node(node).is_some() || is_newer(state, node)) || self.knows(node)
     }
 
     /// Whether a node votes, or is to, as far as this one knows.
     pub(crate) fn is_voter(&self, node: u64) -> bool {
-        let is_to_vote = self.read(|state| state.node(node).is_some_and(|row| row.voter));
-        is_to_vote || self.is_newer(node) || self.voters().contains(&node) || self.voters().is_empty()
-    }
-
-    /// Whether that node was let in after all that this one knows of: one that lags must not refuse who leads by now.
-    /// No number is given twice, and the certificate says that it was given.
-    fn is_newer(&self, node: u64) -> bool {
-        self.read(|state| state.cluster().is_some_and(|cluster| node >= cluster.next_node))
+        let is_to_vote = |state: &State| state.node(node).is_some_and(|row| row.voter) || is_newer(state, node);
+        let voters = self.voters();
+        voters.contains(&node) || voters.is_empty() || self.read(is_to_vote)
     }
 
     /// Whether this node has a log: one that has only just joined, or was wiped, has none.
@@ -494,6 +489,12 @@ impl Replica {
         }
         self.db.sync(Waiting::Somebody).await;
     }
+}
+
+/// Whether that node was let in after all that this state knows of: a node that lags must not refuse who leads by now.
+/// No number is given twice, and the certificate says that it was given.
+fn is_newer(state: &State, node: u64) -> bool {
+    state.cluster().is_some_and(|cluster| node >= cluster.next_node)
 }
 
 /// The term in which the node leads, once the first entry of that very term is applied: from then on it has

@@ -44,23 +44,19 @@ pub(crate) struct Backups {
 
 #[derive(Debug, Clone, Default)]
 struct Last {
-    newest: Option<Manifest>,
+    newest: Option<String>,
     failed: Option<String>,
 }
 
 impl Backups {
-    fn note(&self, taken: &Result<Manifest, BackupError>) {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        match taken {
-            Ok(manifest) => *last = Last { newest: Some(manifest.clone()), failed: None },
-            Err(error) => last.failed = Some(error.to_string()),
-        }
+    fn note(&self, change: impl FnOnce(&mut Last)) {
+        change(&mut self.last.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// The newest backup, as far as this node knows, and why the last one was not taken.
     pub(crate) fn told(&self) -> (Option<String>, Option<String>) {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        (last.newest.map(|manifest| manifest.name), last.failed)
+        (last.newest, last.failed)
     }
 }
 
@@ -83,7 +79,10 @@ pub(crate) async fn take(host: &Host) -> Result<Manifest, TakeError> {
     let settings = host.settings.backup.as_ref().ok_or_else(nowhere)?;
     let _one_at_a_time = host.backups.taking.lock().await;
     let taken = take_to(host, settings).await;
-    host.backups.note(&taken);
+    host.backups.note(|last| match &taken {
+        Ok(manifest) => *last = Last { newest: Some(manifest.name.clone()), failed: None },
+        Err(error) => last.failed = Some(error.to_string()),
+    });
     Ok(taken?)
 }
 
@@ -100,7 +99,10 @@ async fn take_to(host: &Host, settings: &BackupSettings) -> Result<Manifest, Bac
     };
     let manifest = place.take(&host.replica, VERSION, &component).await?;
     tracing::info!(backup = manifest.name, jobs = manifest.jobs, bytes = manifest.rows.bytes, "a backup is taken");
-    place.prune(manifest.cluster, settings.keep as usize).await?;
+    // What was taken is there, whatever becomes of the old ones.
+    if let Err(error) = place.prune(manifest.cluster, settings.keep as usize).await {
+        tracing::warn!(%error, "remove old backups");
+    }
     Ok(manifest)
 }
 
@@ -116,15 +118,12 @@ pub(crate) async fn keep(host: Host) {
             continue;
         };
         if !reign.as_ref().is_some_and(|reign| Arc::ptr_eq(reign, &current)) {
-            let cluster = host.replica.read(|state| state.cluster().map(|cluster| cluster.id));
-            let place = open_to_write(&settings);
-            let found = match &place {
-                Ok(place) => place.list().await,
-                Err(error) => Err(BackupError::Place { place: settings.to.clone(), why: error.to_string() }),
-            };
-            let newest = found.ok().and_then(|all| all.into_iter().rfind(|one| Some(one.cluster) == cluster));
+            let newest = newest(&host, &settings).await.unwrap_or_else(|error| {
+                tracing::warn!(%error, "look for earlier backups");
+                None
+            });
             due = newest.as_ref().map_or(now(), |newest| newest.taken_at.plus_ms(settings.every_ms()));
-            newest.into_iter().for_each(|newest| host.backups.note(&Ok(newest)));
+            host.backups.note(|last| last.newest = newest.map(|newest| newest.name));
             reign = Some(current);
         }
         if now() < due {
@@ -138,4 +137,11 @@ pub(crate) async fn keep(host: Host) {
             }
         };
     }
+}
+
+/// The newest backup of this cluster, if there is one.
+async fn newest(host: &Host, settings: &BackupSettings) -> Result<Option<Manifest>, BackupError> {
+    let cluster = host.replica.read(|state| state.cluster().map(|cluster| cluster.id));
+    let all = open_to_write(settings)?.list().await?;
+    Ok(all.into_iter().rfind(|one| Some(one.cluster) == cluster))
 }

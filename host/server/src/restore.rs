@@ -120,12 +120,7 @@ pub(crate) async fn destroyed(host: &Host, node: u64, by: &str) -> Result<(), Me
 
 /// Ends the hold.
 pub(crate) async fn release(host: &Host, choice: GapChoice, by: &str) -> Result<(), MemberError> {
-    let at = host.believed_now().map_err(MemberError::Other)?;
-    let replies = host.propose(at, vec![Command::Release { choice, by: by.to_owned() }]).await?;
-    match replies.into_iter().next() {
-        Some(Reply::Refused(refusal)) => Err(refusal.into()),
-        _ => Ok(()),
-    }
+    cluster::propose(host, Command::Release { choice, by: by.to_owned() }).await.map(|_| ())
 }
 
 /// Why nothing is launched or changed after a restore, if so.

@@ -163,14 +163,15 @@ pub(super) fn check_revision(job: &JobName, found: u64, expected: u64) -> Result
 }
 
 /// A decision is about the tick that the job waits for.
-pub(super) fn check_awaited(name: &JobName, job: &Job, awaited: TickAt) -> Result<(), Refusal> {
-    if job.next.as_ref().map(|next| next.at) == Some(awaited) {
+pub(super) fn check_awaited(name: &JobName, job: &Job, awaited: Option<TickAt>) -> Result<(), Refusal> {
+    let found = job.next.as_ref().map(|next| next.at);
+    if found == awaited {
         return Ok(());
     }
     Err(Refusal::Stale {
         what: format!("next tick of {name}"),
-        found: job.next.as_ref().map_or("none".into(), |next| next.at.to_string()),
-        expected: awaited.to_string(),
+        found: found.map_or("none".into(), |at| at.to_string()),
+        expected: awaited.map_or("none".into(), |at| at.to_string()),
     })
 }
 

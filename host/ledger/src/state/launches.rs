@@ -22,7 +22,7 @@ impl State {
         let name = &decision.job;
         let job = self.jobs.get(name).ok_or_else(|| Refusal::NoJob(name.clone()))?;
         check_revision(name, job.revision, decision.revision)?;
-        check_awaited(name, job, decision.awaited)?;
+        check_awaited(name, job, Some(decision.awaited))?;
         if let Some(next) = job.next.as_ref().filter(|next| next.decided_at().0 * 1000 > cx.at.0) {
             return Err(Refusal::Stale {
                 what: format!("next tick of {name}"),
@@ -80,7 +80,7 @@ impl State {
     pub(super) fn retime(&mut self, name: &JobName, revision: u64, awaited: TickAt, next: Option<NextTick>) -> Answer {
         let job = self.jobs.get(name).ok_or_else(|| Refusal::NoJob(name.clone()))?;
         check_revision(name, job.revision, revision)?;
-        check_awaited(name, job, awaited)?;
+        check_awaited(name, job, Some(awaited))?;
         let job = Job { next, ..job.clone() };
         self.set_job(name, job);
         Ok(Reply::Done)

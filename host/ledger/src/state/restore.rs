@@ -79,7 +79,7 @@ impl State {
     pub(super) fn destroyed(&mut self, node: u64) -> Answer {
         let held = self.hold().ok_or(Refusal::NotOnHold)?;
         if !held.at_large.contains_key(&node) {
-            return Err(Refusal::NoNode(node));
+            return Err(Refusal::NotAtLarge { node, awaited: held.at_large.keys().copied().collect() });
         }
         if let Some(restored) = self.cluster.get_mut(&()).and_then(|cluster| cluster.restored.as_mut()) {
             restored.at_large.remove(&node);

@@ -29,11 +29,7 @@ impl State {
     ) -> Answer {
         let job = self.jobs.get(name).ok_or_else(|| Refusal::NoJob(name.clone()))?;
         check_revision(name, job.revision, revision)?;
-        match awaited {
-            Some(awaited) => check_awaited(name, job, awaited)?,
-            None if job.next.is_none() => {}
-            None => check_awaited(name, job, job.cursor)?,
-        }
+        check_awaited(name, job, awaited)?;
         let cursor = self.decided_for_good(name, cx.at);
         if job.cursor <= cursor {
             return Ok(Reply::Unchanged);

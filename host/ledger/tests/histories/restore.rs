@@ -91,7 +91,8 @@ fn the_hold_lasts_until_every_executor_of_the_backup_takes_part_or_is_gone() {
     let choice = Command::Release { choice: GapChoice::Skip, by: "someone".into() };
     let refused = host.apply(choice.clone());
     assert!(matches!(&refused, Reply::Refused(Refusal::AtLarge(nodes)) if nodes[0].0 == 1), "{refused:?}");
-    assert!(matches!(host.apply(Command::Destroyed { node: NODE, by: String::new() }), Reply::Refused(_)));
+    let wrong = host.apply(Command::Destroyed { node: NODE, by: String::new() });
+    assert_eq!(wrong, Reply::Refused(Refusal::NotAtLarge { node: NODE, awaited: vec![1] }));
     destroyed(&mut host, 1);
     assert_eq!(host.apply(choice.clone()), Reply::Done);
     assert!(matches!(host.apply(choice), Reply::Refused(Refusal::NotOnHold)), "once");

@@ -105,9 +105,11 @@ impl From<NameError> for Problem {
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
         match &refusal {
-            Refusal::NoJob(_) | Refusal::NoComponent(_) | Refusal::NoLaunch(_) | Refusal::NoNode(_) => {
-                Self::not_found(refusal)
-            }
+            Refusal::NoJob(_)
+            | Refusal::NoComponent(_)
+            | Refusal::NoLaunch(_)
+            | Refusal::NoNode(_)
+            | Refusal::NotAtLarge { .. } => Self::not_found(refusal),
             _ => Self::new(StatusCode::CONFLICT, "conflict", refusal),
         }
     }
