@@ -32,7 +32,7 @@ pub(crate) async fn run() {
         let bytes = std::fs::read(guest(path)).expect("a guest that `cargo xtask guests` has built");
         sandbox.admit(&bytes).expect("a component that runs");
         let digest = Digest::of(&bytes);
-        sandbox.prepare(digest).await.expect("code");
+        tickhost_sandbox::Runner::prepare(&sandbox, digest).await.expect("code");
         let bare = bare::Bare::new(sandbox.engine(), &bytes, dir.path());
         // In turns, so that what the machine does besides meets both.
         let (mut through_us, mut bare_us) = (Vec::new(), Vec::new());

@@ -9,7 +9,7 @@ use std::{
 use serde_json::{Value, json};
 use support::{
     cluster::{Cluster, Node, SOON},
-    host::{binary, cli, until, write_manifest},
+    host::{binary, cli, cli_under, until, write_manifest},
     recorder::{Behaviour, Recorder},
     s3,
 };
@@ -220,6 +220,11 @@ async fn a_store_of_objects_keeps_backups_and_damage_is_found() {
     assert_eq!(kept.len(), 2, "the oldest is gone: {listed}");
     done(&with(&["backup", "verify"], &one));
     let newest = names.last().unwrap();
+    // The machine that would give a role is the store itself, which gives nobody one.
+    let no_role = ["env".to_owned(), format!("AWS_METADATA_ENDPOINT=http://{address}")];
+    let without = cli_under(&no_role, &binary(), "", &["backup", "list", "--config", one.to_str().unwrap()]);
+    let without = refused(&without);
+    assert!(without.contains("AWS_ACCESS_KEY_ID"), "{without}");
     let missing = refused(&with(&["backup", "verify", "19990101T000000Z-1"], &one));
     assert!(missing.contains("there is no backup `19990101T000000Z-1`"), "{missing}");
 

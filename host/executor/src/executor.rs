@@ -15,12 +15,12 @@ use tickhost_ledger::{
     rows::Usage,
 };
 use tickhost_replica::{Replica, fault};
-use tickhost_sandbox::{Output, OutputText, RunReport, Sandbox};
+use tickhost_sandbox::{Output, OutputText, RunReport, Runner};
 use tokio::sync::{Notify, oneshot};
 use uuid::Uuid;
 
 use crate::{
-    clock::since_boot_ms,
+    clock::Clock,
     journal::RunJournal,
     lease::Lease,
     order::{Dispatch, Floor, Obeyed, Order, SESSION_MS, What},
@@ -50,8 +50,9 @@ pub type Fetch = Arc<dyn Fn(Digest) -> BoxFuture<'static, Result<(), String>> + 
 pub struct Executor {
     table: Table,
     replica: Replica,
-    sandbox: Arc<Sandbox>,
+    sandbox: Arc<dyn Runner>,
     fetch: Fetch,
+    clock: Clock,
     /// Guests run on threads of their own, apart from Raft's.
     guests: tokio::runtime::Handle,
     live: Arc<Mutex<BTreeMap<RunId, Live>>>,
@@ -78,8 +79,9 @@ impl Executor {
     /// A table that cannot be read.
     pub async fn open(
         replica: Replica,
-        sandbox: Arc<Sandbox>,
+        sandbox: Arc<dyn Runner>,
         fetch: Fetch,
+        clock: Clock,
         guests: tokio::runtime::Handle,
     ) -> Result<Self, ExecutorError> {
         let table = Table::open(replica.db().clone()).map_err(failed("read the rows"))?;
@@ -91,6 +93,7 @@ impl Executor {
             replica,
             sandbox,
             fetch,
+            clock,
             guests,
             live: Arc::default(),
             lease: Arc::default(),
@@ -117,7 +120,7 @@ impl Executor {
 
     /// The session with the leader, while it holds.
     pub fn session(&self) -> Option<Uuid> {
-        self.lease.session(since_boot_ms())
+        self.lease.session(self.clock.since_boot_ms())
     }
 
     /// Counts the sessions that were asked for with this table, and the runs that it has accepted.
@@ -143,7 +146,7 @@ impl Executor {
         if !self.raise(&mut floor, leader).await? {
             return Ok(false);
         }
-        if !self.lease.extend(session, asked_ms, since_boot_ms()) {
+        if !self.lease.extend(session, asked_ms, self.clock.since_boot_ms()) {
             self.stop_all();
         }
         self.extended.notify_one();
@@ -156,13 +159,13 @@ impl Executor {
             self.table.raise_floor(leader).await.map_err(failed("raise the floor"))?;
             *floor = leader;
         }
-        Ok(leader == *floor)
+        Ok(leader == *floor || fault::planted("obey-anyone"))
     }
 
     /// Stops every guest when the session lapses: by then the leader may give their ticks to somebody else.
     async fn watch_lease(self) {
         loop {
-            let now = since_boot_ms();
+            let now = self.clock.since_boot_ms();
             if self.lease.end(now) {
                 tracing::warn!(
                     runs = self.live_count(),
@@ -181,6 +184,9 @@ impl Executor {
     }
 
     fn stop_all(&self) {
+        if fault::planted("outlive-the-session") {
+            return;
+        }
         for live in self.live().values_mut() {
             live.lapsed = true;
             if let Some(stop) = live.stop.take() {
@@ -204,7 +210,8 @@ impl Executor {
         }
         match order.what {
             What::Run(dispatches) => {
-                if !self.lease.take(order.session, order.number, since_boot_ms()) {
+                let is_to_be_taken = self.lease.take(order.session, order.number, self.clock.since_boot_ms());
+                if !is_to_be_taken && !fault::planted("obey-anyone") {
                     let found = self.session().map_or("no session".into(), |id| format!("session {id}"));
                     return Ok(Obeyed::Refused(format!(
                         "order {} of session {} is taken once, while that session holds; the executor has {found}",
@@ -220,7 +227,9 @@ impl Executor {
                 // A row says that a run never was, until it is pruned; an order on its way may take longer.
                 self.lease.refuse_before(order.session, order.number);
                 // Every "never" among them is on the disk before it is said.
-                self.table.sync_now().await;
+                if !fault::planted("never-unsynced") {
+                    self.table.sync_now().await;
+                }
                 Ok(Obeyed::Told(answers))
             }
             What::Stop(runs) => {
@@ -265,6 +274,7 @@ impl Executor {
             replica: self.replica.clone(),
             table: self.table.clone(),
             lease: self.lease.clone(),
+            clock: self.clock.clone(),
             run: run.clone(),
             grant,
             output: output.clone(),
@@ -278,7 +288,7 @@ impl Executor {
                 self.finish(&mut row, report, &journal)
             }
             // Compiling can take longer than a session, and so can a pause of the whole process.
-            Ok(()) if self.has_lapsed(&run) || self.session().is_none() => {
+            Ok(()) if (self.has_lapsed(&run) || self.session().is_none()) && !fault::planted("begin-when-lapsed") => {
                 let evidence = "its session with the leader lapsed while the component was made ready".into();
                 let report = RunReport { outcome: Outcome::NeverStarted { evidence }, usage: Usage::default() };
                 self.finish(&mut row, report, &journal)
@@ -287,9 +297,11 @@ impl Executor {
                 row.status = RunStatus::Running;
                 self.must(&run, self.table.put(&row));
                 fault::point("run-accepted-unsynced");
-                self.table.sync().await;
+                if !fault::planted("run-unsynced") {
+                    self.table.sync().await;
+                }
                 fault::point("run-accepted");
-                let stop = async { stopped.await.unwrap_or_else(|_| "the host is stopping".into()) };
+                let stop = Box::pin(async { stopped.await.unwrap_or_else(|_| "the host is stopping".into()) });
                 let start = self.report(Command::Start { run: run.clone(), grant, sequence }, REPORT_WITHIN);
                 let guest = async {
                     let report = self.sandbox.run(request, journal.clone(), output.clone(), stop).await;
@@ -364,7 +376,7 @@ impl Executor {
     fn must(&self, run: &RunId, written: std::io::Result<()>) {
         if let Err(error) = written {
             tracing::error!(%run, %error, "write the run table: the process ends");
-            std::process::abort();
+            fault::end_process();
         }
     }
 
@@ -384,6 +396,7 @@ impl Executor {
             Some(RunStatus::Finished { outcome, usage, results }) => Answer::Finished { outcome, usage, results },
             Some(RunStatus::Running | RunStatus::Lost) => Answer::Lost,
             Some(RunStatus::Tombstone) => Answer::Never,
+            None if fault::planted("no-tombstone") => Answer::Never,
             Some(RunStatus::Accepted) | None => {
                 let row = RunRow { run: run.clone(), grant: None, status: RunStatus::Tombstone };
                 self.table.put(&row).map_err(failed("write a row"))?;

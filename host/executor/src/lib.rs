@@ -13,6 +13,6 @@ mod lease;
 pub mod order;
 mod table;
 
-pub use clock::now;
+pub use clock::Clock;
 pub use executor::{Executor, ExecutorError, Fetch};
 pub use table::enter_epoch;

@@ -11,6 +11,7 @@ use tickhost_ledger::{Grant, RunId, codec, effect::EffectResult, launch::Outcome
 use tickhost_replica::{
     Db,
     db::{OUTPUTS, RUNS, Waiting},
+    store::Batch,
 };
 use tickhost_sandbox::OutputText;
 use uuid::Uuid;
@@ -121,13 +122,10 @@ impl Table {
     /// Takes a run in, and counts it in the same write. Not synced.
     pub(crate) fn accept(&self, row: &RunRow) -> io::Result<u64> {
         let mut sequence = self.lock_sequence();
-        self.db.put_together(
-            RUNS,
-            &[
-                (SEQUENCE, codec::encode(&(*sequence + 1)).map_err(io::Error::other)?),
-                (row.run.to_string().as_bytes(), codec::encode(row).map_err(io::Error::other)?),
-            ],
-        )?;
+        let mut batch = Batch::default();
+        batch.put(RUNS, SEQUENCE, codec::encode(&(*sequence + 1)).map_err(io::Error::other)?);
+        batch.put(RUNS, row.run.to_string(), codec::encode(row).map_err(io::Error::other)?);
+        self.db.write(batch)?;
         *sequence += 1;
         Ok(*sequence)
     }

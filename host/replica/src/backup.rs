@@ -132,7 +132,13 @@ pub struct Place {
     store: Arc<dyn ObjectStore>,
     prefix: Path,
     shown: String,
+    /// What most likely is the matter where the store refuses.
+    hint: &'static str,
 }
+
+/// Without a key the library asks the machine that it runs on for its role.
+const NO_KEY: &str =
+    "; AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set, so the machine's own role was asked for";
 
 impl Place {
     /// A directory, or `s3://BUCKET/PREFIX`. For the latter, credentials and whatever is not given
@@ -164,11 +170,13 @@ impl Place {
                 (Arc::new(local.with_fsync(true)), "")
             }
         };
-        Ok(Self { store, prefix: Path::from(prefix), shown: to.to_owned() })
+        let has_key = !to.contains("://") || std::env::var_os("AWS_ACCESS_KEY_ID").is_some();
+        let hint = if has_key { "" } else { NO_KEY };
+        Ok(Self { store, prefix: Path::from(prefix), shown: to.to_owned(), hint })
     }
 
-    fn failed(&self) -> impl Fn(object_store::Error) -> BackupError + '_ {
-        |error| BackupError::Place { place: self.shown.clone(), why: error.to_string() }
+    fn failed<E: std::fmt::Display>(&self) -> impl Fn(E) -> BackupError + '_ {
+        |error| BackupError::Place { place: self.shown.clone(), why: format!("{error}{}", self.hint) }
     }
 
     fn backups(&self) -> Path {
@@ -271,9 +279,9 @@ impl Place {
         component: ComponentBytes<'_>,
     ) -> Result<Manifest, BackupError> {
         let (db, path) = (replica.db().clone(), file.to_owned());
-        let written = tokio::task::spawn_blocking(move || export(&db, &path)).await.map_err(io::Error::other);
+        let written = replica.db().off_thread(move || export(&db, &path)).await;
         let io = |source| BackupError::File { what: "write", path: file.to_owned(), source };
-        let Export { index, term, contents, rows } = written.and_then(|written| written).map_err(io)?;
+        let Export { index, term, contents, rows } = written.map_err(io)?;
         let cluster = contents.cluster.ok_or_else(|| io(io::Error::other("no cluster is founded yet")))?;
         let components = contents.components;
         for digest in &components {
@@ -303,7 +311,7 @@ impl Place {
                 Err(error)
             }
         };
-        copied.map_err(|e| BackupError::Place { place: self.shown.clone(), why: e.to_string() })?;
+        copied.map_err(self.failed())?;
         let text = serde_json::to_vec_pretty(&manifest).map_err(|e| io(io::Error::other(e)))?;
         let named = self.store.put(&self.part(&manifest.name, "manifest.json"), PutPayload::from(text)).await;
         named.map_err(self.failed())?;
@@ -322,7 +330,7 @@ impl Place {
             upload.write_all(&bytes).await?;
             upload.shutdown().await
         };
-        written.await.map_err(|e: io::Error| BackupError::Place { place: self.shown.clone(), why: e.to_string() })
+        written.await.map_err(self.failed::<io::Error>())
     }
 
     /// Brings the rows of a backup into a file, and checks them: their digest, the state's hash, and that this version
@@ -470,7 +478,7 @@ fn part_of(file: &FilePath) -> io::Result<Part> {
 /// # Errors
 /// A directory that cannot be used.
 pub async fn found_from(setup: &Setup, address: &str, manifest: &Manifest, rows: PathBuf) -> Result<(), OpenError> {
-    let db = Db::open(&setup.dir)?;
-    let installed = Machine::found_from(db, setup.node, address, (manifest.term, manifest.index), rows).await;
-    installed.map_err(|e| OpenError::Raft { dir: setup.dir.clone(), why: e.to_string() })
+    let (db, last) = (setup.db.clone(), (manifest.term, manifest.index));
+    let installed = Machine::found_from(db, setup.node, address, last, rows).await;
+    installed.map_err(|e| OpenError::Raft { dir: setup.db.dir().to_owned(), why: e.to_string() })
 }

@@ -19,7 +19,7 @@ use tickhost_ledger::{Digest, codec};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::peers::{full, handshake};
+use crate::{peers::full, tls::handshake};
 
 const PREFIX: &str = "tickhost-join-1-";
 const WITHIN: Duration = Duration::from_secs(20);

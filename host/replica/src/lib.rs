@@ -19,11 +19,15 @@ mod peers;
 mod propose;
 mod raft;
 mod replica;
+mod rocks;
+pub mod store;
+mod tls;
 
 pub use db::{Db, OpenError};
 pub use identity::Identity;
-pub use listen::Caller;
+pub use listen::{Caller, Listen};
 pub use machine::AppliedOutputs;
-pub use peers::{CallError, Peers};
+pub use peers::{Body, CallError, Lane, Peers, Target, Transport};
 pub use propose::{ProposeError, Proposer};
-pub use replica::{RaftStatus, Replica, Setup};
+pub use replica::{RaftStatus, Replica, Setup, StampClock};
+pub use tls::TlsListener;

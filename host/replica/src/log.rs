@@ -12,12 +12,13 @@ use openraft::{
     entry::RaftEntry,
     storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage},
 };
-use rocksdb::{Direction, IteratorMode, WriteBatch};
 use tickhost_ledger::{Command, codec, command::Stamped};
 
 use crate::{
     db::{Db, LOG, META, OpenError, Waiting},
+    fault,
     raft::Types,
+    store::Batch,
 };
 
 /// Bytes of entries that are sent to a node at once, about: it has to have them on its disk within the time of an append.
@@ -53,10 +54,8 @@ impl LogStore {
     }
 
     fn last(&self) -> io::Result<Option<LogIdOf<Types>>> {
-        let family = self.db.family(LOG)?;
-        match self.db.rocks().iterator_cf(&family, IteratorMode::End).next() {
-            Some(row) => {
-                let (_, value) = row.map_err(io::Error::other)?;
+        match self.db.last(LOG)? {
+            Some((_, value)) => {
                 let entry: EntryOf<Types> = codec::decode(&value).map_err(io::Error::other)?;
                 Ok(Some(entry.log_id()))
             }
@@ -71,12 +70,9 @@ impl LogStore {
             Bound::Excluded(index) => index + 1,
             Bound::Unbounded => 0,
         };
-        let family = self.db.family(LOG)?;
-        let start = start.to_be_bytes();
-        let rows = self.db.rocks().iterator_cf(&family, IteratorMode::From(&start, Direction::Forward));
         let (mut entries, mut bytes) = (Vec::new(), 0);
-        for row in rows {
-            let (_, value) = row.map_err(io::Error::other)?;
+        for row in self.db.rows(LOG, &start.to_be_bytes())? {
+            let (_, value) = row?;
             let entry: EntryOf<Types> = codec::decode(&value).map_err(io::Error::other)?;
             if !range.contains(&entry.index()) || bytes >= bytes_max {
                 break;
@@ -92,8 +88,8 @@ impl LogStore {
     }
 
     fn delete(&self, from: u64, to: u64) -> io::Result<()> {
-        let mut batch = WriteBatch::default();
-        batch.delete_range_cf(&self.db.family(LOG)?, from.to_be_bytes(), to.to_be_bytes());
+        let mut batch = Batch::default();
+        batch.delete_range(LOG, from, to);
         self.db.write(batch)
     }
 }
@@ -146,6 +142,9 @@ impl RaftLogStorage<Types> for LogStore {
     }
 
     async fn save_vote(&mut self, vote: &VoteOf<Types>) -> Result<(), io::Error> {
+        if fault::planted("forget-the-vote") {
+            return Ok(());
+        }
         self.db.put(META, VOTE, vote)?;
         self.db.sync(Waiting::Somebody).await;
         let term = vote.leader_id.term;
@@ -167,8 +166,7 @@ impl RaftLogStorage<Types> for LogStore {
         I: IntoIterator<Item = EntryOf<Types>> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        let family = self.db.family(LOG)?;
-        let mut batch = WriteBatch::default();
+        let mut batch = Batch::default();
         let (mut who, mut last) = (Waiting::Launches(0), 0);
         for entry in entries {
             who = match (who, launches(&entry.payload)) {
@@ -177,9 +175,13 @@ impl RaftLogStorage<Types> for LogStore {
             };
             last = entry.index();
             let bytes = codec::encode(&entry).map_err(io::Error::other)?;
-            batch.put_cf(&family, last.to_be_bytes(), bytes);
+            batch.put(LOG, last.to_be_bytes(), bytes);
         }
         self.db.write(batch)?;
+        if fault::planted("acknowledge-unsynced") {
+            callback.io_completed(Ok(()));
+            return Ok(());
+        }
         let db = self.db.clone();
         self.db.sync_then(who, move || {
             // Not synced: a floor that lags behind only notices less.
@@ -203,10 +205,9 @@ impl RaftLogStorage<Types> for LogStore {
     async fn purge(&mut self, log_id: LogIdOf<Types>) -> Result<(), io::Error> {
         // The state that stands for these entries is on disk before they go.
         self.db.sync(Waiting::Somebody).await;
-        let mut batch = WriteBatch::default();
-        let purged = codec::encode(&Some(log_id)).map_err(io::Error::other)?;
-        batch.put_cf(&self.db.family(META)?, PURGED, purged);
-        batch.delete_range_cf(&self.db.family(LOG)?, 0_u64.to_be_bytes(), (log_id.index + 1).to_be_bytes());
+        let mut batch = Batch::default();
+        batch.put(META, PURGED, codec::encode(&Some(log_id)).map_err(io::Error::other)?);
+        batch.delete_range(LOG, 0, log_id.index + 1);
         self.db.write(batch)?;
         self.db.sync(Waiting::Somebody).await;
         Ok(())

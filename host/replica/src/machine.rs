@@ -15,15 +15,16 @@ use openraft::{
     alias::{LogIdOf, SnapshotMetaOf, SnapshotOf, StoredMembershipOf, VoteOf},
     storage::{EntryResponder, RaftLogStorage, RaftSnapshotBuilder, RaftStateMachine},
 };
-use rocksdb::{IteratorMode, WriteBatch};
 use serde::{Deserialize, Serialize};
 use tickhost_ledger::{Output, State, codec};
 use tokio::sync::mpsc;
 
 use crate::{
     db::{Db, META, OpenError, STATE, Waiting},
+    fault,
     log::LogStore,
     raft::{Response, Types},
+    store::Batch,
 };
 
 const APPLIED: &[u8] = b"applied";
@@ -126,7 +127,7 @@ impl RaftStateMachine<Types> for Machine {
     where
         S: Stream<Item = Result<EntryResponder<Types>, io::Error>> + Unpin + OptionalSend,
     {
-        let mut batch = WriteBatch::default();
+        let mut batch = Batch::default();
         let mut answers = Vec::new();
         let mut outputs = Vec::new();
         while let Some((entry, responder)) = entries.try_next().await? {
@@ -138,12 +139,11 @@ impl RaftStateMachine<Types> for Machine {
                     let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
                     let applied = state.apply(index, &request.0).map_err(io::Error::other)?;
                     drop(state);
-                    let family = self.db.family(STATE)?;
                     for row in applied.rows {
                         let key = row_key(self.mark.generation, &row.key);
                         match row.value {
-                            Some(value) => batch.put_cf(&family, key, value),
-                            None => batch.delete_cf(&family, key),
+                            Some(value) => batch.put(STATE, key, value),
+                            None => batch.delete(STATE, key),
                         }
                     }
                     response = Response(applied.replies);
@@ -156,8 +156,10 @@ impl RaftStateMachine<Types> for Machine {
             self.mark.last = Some(entry.log_id);
             answers.extend(responder.map(|responder| (responder, response)));
         }
-        let mark = codec::encode(&self.mark).map_err(io::Error::other)?;
-        batch.put_cf(&self.db.family(META)?, APPLIED, mark);
+        if fault::planted("rows-before-mark") {
+            self.db.write(std::mem::take(&mut batch))?;
+        }
+        batch.put(META, APPLIED, codec::encode(&self.mark).map_err(io::Error::other)?);
         self.db.write(batch)?;
         // Outputs first: whoever awaits the answer may rely on the leader having been told.
         for output in outputs {
@@ -182,30 +184,28 @@ impl RaftStateMachine<Types> for Machine {
         let _in_turn = snapshots.lock().await;
         let old = self.mark.generation;
         let generation = old + 1;
-        let mut batch = WriteBatch::default();
+        let mut batch = Batch::default();
         // What an installation that was cut off has left under this number.
-        batch.delete_range_cf(&self.db.family(STATE)?, generation.to_be_bytes(), u64::MAX.to_be_bytes());
+        batch.delete_range(STATE, generation, u64::MAX);
         read_rows(&snapshot.0, |key, value| {
-            batch.put_cf(&self.db.family(STATE)?, row_key(generation, key), value);
-            if batch.size_in_bytes() > INSTALL_BATCH_BYTES {
+            batch.put(STATE, row_key(generation, key), value);
+            if batch.bytes() > INSTALL_BATCH_BYTES {
                 self.db.write(std::mem::take(&mut batch))?;
             }
             Ok(())
         })?;
         let mark = AppliedMark { last: meta.last_log_id, membership: meta.last_membership.clone(), generation };
         let snapshot = SnapshotMark { meta: meta.clone(), file: keep(&self.db, meta, &snapshot.0)? };
-        let family = self.db.family(META)?;
-        batch.put_cf(&family, APPLIED, codec::encode(&mark).map_err(io::Error::other)?);
-        batch.put_cf(&family, SNAPSHOT, codec::encode(&snapshot).map_err(io::Error::other)?);
+        batch.put(META, APPLIED, codec::encode(&mark).map_err(io::Error::other)?);
+        batch.put(META, SNAPSHOT, codec::encode(&snapshot).map_err(io::Error::other)?);
         self.db.write(batch)?;
         self.db.sync(Waiting::Somebody).await;
         let state = load_state(&self.db, generation)?;
         *self.state.write().unwrap_or_else(PoisonError::into_inner) = state;
         self.mark = mark;
         remove_other_snapshots(&snapshot)?;
-        let mut cleanup = WriteBatch::default();
-        let (from, to) = (0_u64.to_be_bytes(), generation.to_be_bytes());
-        cleanup.delete_range_cf(&self.db.family(STATE)?, from, to);
+        let mut cleanup = Batch::default();
+        cleanup.delete_range(STATE, 0, generation);
         self.db.write(cleanup)
     }
 
@@ -229,7 +229,7 @@ impl RaftSnapshotBuilder<Types> for Builder {
     async fn build_snapshot(&mut self) -> Result<SnapshotOf<Types, SnapshotFile>, io::Error> {
         let _in_turn = self.snapshots.lock().await;
         let db = self.db.clone();
-        let mark = tokio::task::spawn_blocking(move || write_snapshot(&db)).await.map_err(io::Error::other)??;
+        let mark = self.db.off_thread(move || write_snapshot(&db)).await?;
         // What the snapshot stands for is on disk before anyone is told of it.
         self.db.put(META, SNAPSHOT, &mark)?;
         self.db.sync(Waiting::Somebody).await;
@@ -249,17 +249,15 @@ fn write_snapshot(db: &Db) -> io::Result<SnapshotMark> {
 
 /// Writes the rows of one moment into a file, synced. Returns what they stand for.
 pub(crate) fn write_rows(db: &Db, file: &Path) -> io::Result<(Option<LogIdOf<Types>>, StoredMembershipOf<Types>)> {
-    let view = db.rocks().snapshot();
-    let applied = view.get_cf(&db.family(META)?, APPLIED).map_err(io::Error::other)?;
-    let applied: AppliedMark = match applied {
+    let view = db.view();
+    let applied: AppliedMark = match view.get(META, APPLIED)? {
         Some(bytes) => codec::decode(&bytes).map_err(io::Error::other)?,
         None => AppliedMark::default(),
     };
     let mut writer = BufWriter::new(File::create(file)?);
     let prefix = applied.generation.to_be_bytes();
-    let mode = IteratorMode::From(&prefix, rocksdb::Direction::Forward);
-    for row in view.iterator_cf(&db.family(STATE)?, mode) {
-        let (key, value) = row.map_err(io::Error::other)?;
+    for row in view.rows(STATE, &prefix)? {
+        let (key, value) = row?;
         let Some(key) = key.strip_prefix(&prefix) else { break };
         for part in [key, &value] {
             writer.write_all(&(part.len() as u64).to_be_bytes())?;

@@ -1,8 +1,9 @@
 //! What Raft says to other nodes, and how this one answers.
 
 use std::{
+    fs::File,
     future::Future,
-    io,
+    io::{self, Read, Write},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -30,9 +31,9 @@ use openraft::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tickhost_ledger::codec;
-use tokio::io::AsyncReadExt;
 
 use crate::{
+    db::Db,
     listen::refuse,
     machine::SnapshotFile,
     peers::{CallError, Lane, Peers},
@@ -49,10 +50,14 @@ const SNAPSHOT_WITHIN: Duration = Duration::from_secs(600);
 /// Bytes of a snapshot in one piece.
 const PIECE_BYTES: usize = 256 << 10;
 
-pub(crate) struct Network(pub(crate) Peers);
+pub(crate) struct Network {
+    pub(crate) peers: Peers,
+    pub(crate) db: Db,
+}
 
 pub(crate) struct Link {
     peers: Peers,
+    db: Db,
     target: u64,
 }
 
@@ -60,8 +65,8 @@ impl RaftNetworkFactory<Types> for Network {
     type Network = Link;
 
     async fn new_client(&mut self, target: u64, node: &BasicNode) -> Link {
-        self.0.set_address(target, &node.addr);
-        Link { peers: self.0.clone(), target }
+        self.peers.set_address(target, &node.addr);
+        Link { peers: self.peers.clone(), db: self.db.clone(), target }
     }
 }
 
@@ -132,17 +137,21 @@ impl RaftNetworkV2<Types> for Link {
         let sent = async {
             let network = |e: String| NetworkError::from_string(e);
             // Opened before anything is sent: the file may be replaced by a newer one meanwhile.
-            let file = tokio::fs::File::open(&snapshot.snapshot.0).await.map_err(|e| network(e.to_string()))?;
-            let bytes = file.metadata().await.map_err(|e| network(e.to_string()))?.len();
+            let file = File::open(&snapshot.snapshot.0).map_err(|e| network(e.to_string()))?;
+            let bytes = file.metadata().map_err(|e| network(e.to_string()))?.len();
             let head = codec::encode(&SnapshotHead { vote, meta: snapshot.meta, bytes });
             let head = head.map_err(|e| network(e.to_string()))?;
             let mut first = u32::try_from(head.len()).map_err(|e| network(e.to_string()))?.to_be_bytes().to_vec();
             first.extend(head);
-            let pieces = futures::stream::try_unfold(file, |mut file| async move {
-                let mut piece = vec![0; PIECE_BYTES];
-                let read = file.read(&mut piece).await?;
-                piece.truncate(read);
-                Ok::<_, io::Error>((read > 0).then(|| (Bytes::from(piece), file)))
+            let pieces = futures::stream::try_unfold((file, self.db.clone()), |(mut file, db)| async move {
+                let read = db.off_thread(move || {
+                    let mut piece = vec![0; PIECE_BYTES];
+                    let read = file.read(&mut piece)?;
+                    piece.truncate(read);
+                    Ok((piece, file))
+                });
+                let (piece, file) = read.await?;
+                Ok::<_, io::Error>((!piece.is_empty()).then(|| (Bytes::from(piece), (file, db))))
             });
             let whole = futures::stream::once(async { Ok(Bytes::from(first)) }).chain(pieces);
             let body = StreamBody::new(whole.map_ok(hyper::body::Frame::data)).boxed_unsync();
@@ -170,6 +179,7 @@ impl RaftNetworkV2<Types> for Link {
 #[derive(Clone)]
 pub(crate) struct Receiver {
     pub(crate) raft: LedgerRaft,
+    pub(crate) db: Db,
     /// Where snapshots arrive.
     pub(crate) incoming: Arc<PathBuf>,
 }
@@ -233,9 +243,9 @@ async fn receive(receiver: &Receiver, request: Request) -> io::Result<SnapshotRe
     let head: SnapshotHead = codec::decode(&waiting[4..4 + length]).map_err(io::Error::other)?;
     waiting.advance(4 + length);
     let path = receiver.incoming.join(format!("{}.snapshot", uuid::Uuid::new_v4().simple()));
-    let stored = store(&path, waiting.freeze(), body, head.bytes).await;
+    let stored = store(&receiver.db, &path, waiting.freeze(), body, head.bytes).await;
     if let Err(error) = stored {
-        let _ = tokio::fs::remove_file(&path).await;
+        let _ = std::fs::remove_file(&path);
         return Err(error);
     }
     let snapshot = SnapshotOf::<Types, SnapshotFile> { meta: head.meta, snapshot: SnapshotFile(path) };
@@ -247,24 +257,23 @@ fn head_bytes(waiting: &[u8]) -> usize {
 }
 
 async fn store(
+    db: &Db,
     path: &Path,
     first: Bytes,
-    mut body: impl futures::Stream<Item = Result<Bytes, axum::Error>> + Unpin,
+    body: impl futures::Stream<Item = Result<Bytes, axum::Error>> + Unpin,
     expected: u64,
 ) -> io::Result<()> {
-    use tokio::io::AsyncWriteExt;
     if let Some(dir) = path.parent() {
-        tokio::fs::create_dir_all(dir).await?;
+        std::fs::create_dir_all(dir)?;
     }
-    let mut file = tokio::fs::File::create(path).await?;
-    let mut written = first.len() as u64;
-    file.write_all(&first).await?;
-    while let Some(piece) = body.try_next().await.map_err(io::Error::other)? {
-        file.write_all(&piece).await?;
+    let mut pieces = futures::stream::once(async { Ok(first) }).boxed().chain(body);
+    let (mut file, mut written) = (File::create(path)?, 0);
+    while let Some(piece) = pieces.try_next().await.map_err(io::Error::other)? {
         written += piece.len() as u64;
+        file = db.off_thread(move || file.write_all(&piece).map(|()| file)).await?;
     }
     if written != expected {
         return Err(io::Error::other(format!("a snapshot of {expected} bytes ended after {written}")));
     }
-    file.sync_all().await
+    db.off_thread(move || file.sync_all()).await
 }

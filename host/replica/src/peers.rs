@@ -1,4 +1,4 @@
-//! Speaking to other nodes: HTTP/2 over mutual TLS, one connection a node and lane.
+//! Speaking to other nodes.
 
 use std::{
     collections::BTreeMap,
@@ -8,31 +8,20 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
-use hyper::{body::Incoming, client::conn::http2};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use serde::{Serialize, de::DeserializeOwned};
 use tickhost_ledger::codec;
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 
 use crate::identity::Identity;
 
-/// A node that answers nothing for this long is gone. Short: the connection is made again as soon as it is back.
-const ALIVE_EVERY: Duration = Duration::from_millis(500);
-const ALIVE_WITHIN: Duration = Duration::from_millis(1_000);
-/// A connection within one machine room takes a millisecond; twice that is a lost packet.
-const CONNECT_WITHIN: Duration = Duration::from_millis(1_500);
-/// Bytes on their way without an acknowledgement: more than an entry of thousands of commands.
-const WINDOW_BYTES: u32 = 8 << 20;
-
 /// What is sent to a node.
-pub(crate) type Body = UnsyncBoxBody<Bytes, io::Error>;
+pub type Body = UnsyncBoxBody<Bytes, io::Error>;
 
 /// A connection for what must not wait behind large things, and one for the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Lane {
+pub enum Lane {
     /// Votes, heartbeats, entries.
     Raft,
     /// Everything else.
@@ -69,16 +58,16 @@ pub enum CallError {
 }
 
 impl CallError {
-    fn not_sent(node: u64, why: impl ToString) -> Self {
+    pub(crate) fn not_sent(node: u64, why: impl ToString) -> Self {
         Self::NotSent { node, why: why.to_string() }
     }
 
-    fn no_answer(node: u64, why: impl ToString) -> Self {
+    pub(crate) fn no_answer(node: u64, why: impl ToString) -> Self {
         Self::NoAnswer { node, why: why.to_string() }
     }
 }
 
-/// The other nodes, as this one reaches them. Clones share the connections.
+/// The other nodes, as this one reaches them. Clones share what carries to them.
 #[derive(Clone)]
 pub struct Peers {
     inner: Arc<Inner>,
@@ -88,16 +77,38 @@ struct Inner {
     /// `None` on a host that has no peers.
     identity: Option<Arc<Identity>>,
     addresses: Mutex<BTreeMap<u64, String>>,
-    connections: Mutex<BTreeMap<(u64, Lane), Arc<Connection>>>,
+    transport: Arc<dyn Transport>,
 }
 
-/// One place for a connection: whoever comes first makes it, the others wait for it.
-type Connection = tokio::sync::Mutex<Option<(String, http2::SendRequest<Body>)>>;
+/// Where a request goes.
+#[derive(Debug, Clone, Copy)]
+pub struct Target<'a> {
+    /// The node.
+    pub node: u64,
+    /// Where it is reached.
+    pub address: &'a str,
+    /// With what it shares a connection.
+    pub lane: Lane,
+}
+
+/// Carries requests to nodes, and what they answer back.
+pub trait Transport: Send + Sync + 'static {
+    /// Sends a request. The head of the answer has to be there within that time, and the rest of it once more.
+    ///
+    /// # Errors
+    /// Whether the request can have arrived.
+    fn exchange<'a>(
+        &'a self,
+        to: Target<'a>,
+        request: Request<Body>,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Response<Bytes>, CallError>>;
+}
 
 impl Peers {
-    pub(crate) fn new(identity: Option<Arc<Identity>>) -> Self {
+    pub(crate) fn new(identity: Option<Arc<Identity>>, transport: Arc<dyn Transport>) -> Self {
         let addresses = Mutex::new(identity.as_ref().map_or_else(BTreeMap::new, |identity| identity.contacts()));
-        Self { inner: Arc::new(Inner { identity, addresses, connections: Mutex::default() }) }
+        Self { inner: Arc::new(Inner { identity, addresses, transport }) }
     }
 
     /// This node's identity; `None` on a host that has no peers.
@@ -112,39 +123,6 @@ impl Peers {
 
     fn address(&self, node: u64) -> Option<String> {
         self.inner.addresses.lock().unwrap_or_else(PoisonError::into_inner).get(&node).cloned()
-    }
-
-    fn connection(&self, node: u64, lane: Lane) -> Arc<Connection> {
-        let mut connections = self.inner.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        connections.entry((node, lane)).or_default().clone()
-    }
-
-    /// The sender of a live connection, made anew where there is none.
-    async fn sender(&self, node: u64, lane: Lane) -> Result<http2::SendRequest<Body>, CallError> {
-        let address = self.address(node).ok_or_else(|| CallError::not_sent(node, "its address is not known"))?;
-        let connection = self.connection(node, lane);
-        let mut connection = connection.lock().await;
-        if let Some((to, sender)) = connection.as_ref()
-            && !sender.is_closed()
-            && *to == address
-        {
-            return Ok(sender.clone());
-        }
-        let made = tokio::time::timeout(CONNECT_WITHIN, self.connect(node, &address)).await;
-        let sender = made
-            .map_err(|_| CallError::not_sent(node, format!("no connection to {address} within {CONNECT_WITHIN:?}")))?
-            .map_err(|e| CallError::not_sent(node, format!("connect to {address}: {e}")))?;
-        *connection = Some((address, sender.clone()));
-        Ok(sender)
-    }
-
-    async fn connect(&self, node: u64, address: &str) -> io::Result<http2::SendRequest<Body>> {
-        let identity = self.identity().ok_or_else(|| io::Error::other("this host has no certificate"))?;
-        let name = identity.server_name(node).ok_or_else(|| io::Error::other("it has no name"))?;
-        let tcp = TcpStream::connect(address).await?;
-        tcp.set_nodelay(true)?;
-        let tls = TlsConnector::from(identity.client()).connect(name, tcp).await?;
-        handshake(TokioIo::new(tls)).await
     }
 
     /// Calls a node with bytes and returns what it answers.
@@ -169,12 +147,7 @@ impl Peers {
             .body(body)
             .map_err(|e| CallError::not_sent(node, e))?;
         let response = self.exchange(node, lane, request, within).await?;
-        let status = response.status();
-        let bytes = tokio::time::timeout(within, response.into_body().collect())
-            .await
-            .map_err(|_| CallError::no_answer(node, format!("the answer to {path} stopped for {within:?}")))?
-            .map_err(|e| CallError::no_answer(node, e))?
-            .to_bytes();
+        let (status, bytes) = (response.status(), response.into_body());
         if status == StatusCode::OK {
             return Ok(bytes);
         }
@@ -182,21 +155,15 @@ impl Peers {
         Err(CallError::Refused { node, why })
     }
 
-    /// Sends a request as it is and returns the response as it comes.
-    pub(crate) async fn exchange(
+    async fn exchange(
         &self,
         node: u64,
         lane: Lane,
         request: Request<Body>,
         within: Duration,
-    ) -> Result<Response<Incoming>, CallError> {
-        let path = request.uri().path().to_owned();
-        let mut sender = self.sender(node, lane).await?;
-        match tokio::time::timeout(within, sender.send_request(request)).await {
-            Ok(Ok(response)) => Ok(response),
-            Ok(Err(e)) => Err(CallError::no_answer(node, describe(&e))),
-            Err(_) => Err(CallError::no_answer(node, format!("no answer to {path} within {within:?}"))),
-        }
+    ) -> Result<Response<Bytes>, CallError> {
+        let address = self.address(node).ok_or_else(|| CallError::not_sent(node, "its address is not known"))?;
+        self.inner.transport.exchange(Target { node, address: &address, lane }, request, within).await
     }
 
     /// Passes an HTTP request of a client on to a node, and its response back.
@@ -216,10 +183,7 @@ impl Peers {
         parts.headers.remove(http::header::HOST);
         parts.headers.remove(http::header::CONNECTION);
         let request = Request::from_parts(parts, full(body));
-        let response = self.exchange(node, Lane::Calls, request, within).await?;
-        let (parts, body) = response.into_parts();
-        let bytes = body.collect().await.map_err(|e| CallError::no_answer(node, e))?.to_bytes();
-        Ok(Response::from_parts(parts, bytes))
+        self.exchange(node, Lane::Calls, request, within).await
     }
 
     /// Calls a node with a value and returns the value that it answers.
@@ -239,17 +203,6 @@ impl Peers {
     }
 }
 
-/// An error with what it rests on: hyper's own text leaves that out.
-fn describe(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
-}
-
 fn uri(path: &str) -> Result<Uri, http::Error> {
     // Who is meant has been proven by the certificate; HTTP wants a name all the same.
     Uri::builder().scheme("https").authority("node").path_and_query(path).build()
@@ -257,27 +210,4 @@ fn uri(path: &str) -> Result<Uri, http::Error> {
 
 pub(crate) fn full(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
-}
-
-/// Begins to speak HTTP/2 over a connection. It is closed when the other side falls silent.
-pub(crate) async fn handshake<T>(io: T) -> io::Result<http2::SendRequest<Body>>
-where
-    T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
-{
-    let (sender, connection) = http2::Builder::new(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .keep_alive_interval(ALIVE_EVERY)
-        .keep_alive_timeout(ALIVE_WITHIN)
-        .keep_alive_while_idle(true)
-        .initial_stream_window_size(WINDOW_BYTES)
-        .initial_connection_window_size(2 * WINDOW_BYTES)
-        .handshake(io)
-        .await
-        .map_err(io::Error::other)?;
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "a connection to a peer has ended");
-        }
-    });
-    Ok(sender)
 }

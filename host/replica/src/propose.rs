@@ -25,7 +25,7 @@ use crate::{
     network::answer,
     peers::Peers,
     raft::{Request, Types},
-    replica::{Freshness, LedgerRaft, Replica},
+    replica::{Freshness, LedgerRaft, Replica, StampClock},
 };
 
 /// Commands in one entry: beyond it the rest rides in the next.
@@ -85,7 +85,7 @@ pub struct Proposer {
     peers: Peers,
     node: u64,
     state: Arc<RwLock<State>>,
-    clock: fn() -> Stamp,
+    clock: StampClock,
 }
 
 impl Proposer {
@@ -95,7 +95,7 @@ impl Proposer {
         peers: Peers,
         leader: watch::Receiver<Option<u64>>,
         state: Arc<RwLock<State>>,
-        clock: fn() -> Stamp,
+        clock: StampClock,
     ) -> Self {
         let (proposals, queue) = mpsc::channel(PROPOSALS_MAX);
         tokio::spawn(propose_all(raft, queue));
@@ -163,7 +163,7 @@ impl Proposer {
                 Err(error) => error,
                 Ok(replies) => return one(replies),
             };
-            if Instant::now() >= until {
+            if Instant::now() >= until || fault::planted("report-once") {
                 return Err(error);
             }
             if leads.is_none() {

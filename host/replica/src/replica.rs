@@ -16,36 +16,56 @@ use openraft::{
 };
 use serde::{Deserialize, Serialize};
 use tickhost_ledger::{Stamp, State};
-use tokio::{
-    net::TcpListener,
-    sync::{mpsc, watch},
-};
+use tokio::sync::{mpsc, watch};
 
 use crate::{
     db::{Db, OpenError, Waiting},
+    fault,
     identity::Identity,
-    listen,
+    listen::{self, Listen},
     log::LogStore,
     machine::{AppliedOutputs, Machine},
     network::{self, Network},
-    peers::Peers,
+    peers::{Peers, Transport},
     propose::{self, ProposeError, Proposer},
     raft::Types,
+    tls::TlsTransport,
 };
 
 pub(crate) type LedgerRaft = Raft<Types, Machine>;
 
+/// The time for stamps.
+pub type StampClock = Arc<dyn Fn() -> Stamp + Send + Sync>;
+
 /// What a node's part rests on.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Setup {
-    /// The data directory.
-    pub dir: PathBuf,
+    /// What it keeps.
+    pub db: Db,
     /// The number in the cluster.
     pub node: u64,
     /// What it proves that with; `None` for a host that has no peers.
     pub identity: Option<Arc<Identity>>,
+    /// What carries to the others.
+    pub transport: Arc<dyn Transport>,
     /// The time for stamps.
-    pub clock: fn() -> Stamp,
+    pub clock: StampClock,
+}
+
+impl Setup {
+    /// As every host has it: a RocksDB in that directory, and TLS between nodes.
+    ///
+    /// # Errors
+    /// A directory that cannot be used.
+    pub fn on_disk(
+        dir: &Path,
+        node: u64,
+        identity: Option<Arc<Identity>>,
+        clock: StampClock,
+    ) -> Result<Self, OpenError> {
+        let transport = Arc::new(TlsTransport::new(identity.clone()));
+        Ok(Self { db: Db::open(dir)?, node, identity, transport, clock })
+    }
 }
 
 /// How a leader knows that it still leads when something is read.
@@ -123,14 +143,13 @@ fn config() -> Config {
 }
 
 impl Replica {
-    /// Opens the database in a directory and takes part. Returns what applied entries ask the leader to do.
+    /// Takes part with what is in the database. Returns what applied entries ask the leader to do.
     ///
     /// # Errors
-    /// A directory that cannot be used.
+    /// A database that is damaged, or has lost what it had promised.
     pub async fn open(setup: Setup) -> Result<(Self, mpsc::UnboundedReceiver<AppliedOutputs>), OpenError> {
-        let Setup { dir, node, identity, clock } = setup;
-        let has_peers = identity.is_some();
-        let db = Db::open(&dir)?;
+        let Setup { db, node, identity, transport, clock } = setup;
+        let (dir, has_peers) = (db.dir().to_owned(), identity.is_some());
         let failed = |why: String| OpenError::Raft { dir: dir.clone(), why };
         let (outputs, outputs_receiver) = mpsc::unbounded_channel();
         let machine = Machine::open(db.clone(), outputs)?;
@@ -139,8 +158,9 @@ impl Replica {
         // A node that has peers stands for no election before it serves: its disk is looked at first.
         let config = Config { enable_elect: !has_peers, ..config() };
         let config = Arc::new(config.validate().map_err(|e| failed(e.to_string()))?);
-        let peers = Peers::new(identity);
-        let raft = LedgerRaft::new(node, config, Network(peers.clone()), log, machine).await;
+        let peers = Peers::new(identity, transport);
+        let network = Network { peers: peers.clone(), db: db.clone() };
+        let raft = LedgerRaft::new(node, config, network, log, machine).await;
         let raft = raft.map_err(|e| failed(e.to_string()))?;
         let (leading, leader) = watch_leader(&raft, node, peers.clone());
         let proposer = Proposer::start(raft.clone(), node, peers.clone(), leader.clone(), state.clone(), clock);
@@ -199,24 +219,23 @@ impl Replica {
     /// somebody who has a token.
     ///
     /// # Errors
-    /// A host without an identity.
-    pub async fn serve(&self, listener: TcpListener, members: Router, public: Router) -> std::io::Result<()> {
-        let identity = self.peers.identity().cloned();
-        let identity = identity.ok_or_else(|| std::io::Error::other("this host has no certificate"))?;
+    /// A node that has stopped, a port that has closed.
+    pub async fn serve(&self, listener: Box<dyn Listen>, members: Router, public: Router) -> std::io::Result<()> {
         let is_alone = self.is_alone().await.map_err(std::io::Error::other)?;
         if is_alone {
             self.lead_alone().await.map_err(std::io::Error::other)?;
-        } else if self.raft.is_initialized().await.map_err(std::io::Error::other)? {
+        } else if self.raft.is_initialized().await.map_err(std::io::Error::other)? && !fault::planted("vote-at-once") {
             // What this node had granted before it was restarted, it has forgotten: it votes for nobody before that
             // is over.
             tokio::time::sleep(LEASE).await;
         }
         self.raft.runtime_config().elect(true);
-        let receiver = network::Receiver { raft: self.raft.clone(), incoming: self.incoming.clone() };
+        let (raft, db, incoming) = (self.raft.clone(), self.db.clone(), self.incoming.clone());
+        let receiver = network::Receiver { raft, db, incoming };
         let raft = self.voters_only(network::routes(receiver));
         let members = members.merge(raft).merge(propose::routes(self.clone()));
         let replica = self.clone();
-        listen::serve(listener, identity, members, public, move |node| replica.is_member(node)).await
+        listener.serve(listen::router(members, public, move |node| replica.is_member(node))).await
     }
 
     /// Lets only nodes that vote ask what is behind those routes.
@@ -300,6 +319,9 @@ impl Replica {
     }
 
     async fn catch_up_with(&self, freshness: Freshness) -> Result<(), ProposeError> {
+        if fault::planted("read-without-asking") {
+            return Ok(());
+        }
         let leader = *self.leader.borrow();
         let index = match leader {
             Some(leader) if leader != self.node => self.proposer.read_index(leader, freshness).await?,

@@ -152,14 +152,6 @@ impl Sandbox {
         }
     }
 
-    /// Makes a component ready to run: from memory, from compiled code on disk, or by compiling it.
-    ///
-    /// # Errors
-    /// A component that is not here, or that wasmtime refuses.
-    pub async fn prepare(self: &Arc<Self>, digest: Digest) -> Result<(), CodeError> {
-        self.ready(digest).await.map(|_| ())
-    }
-
     pub(crate) async fn ready(self: &Arc<Self>, digest: Digest) -> Result<JobPre<RunState>, CodeError> {
         let cell = {
             let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);

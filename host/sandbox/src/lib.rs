@@ -16,6 +16,7 @@ mod journal;
 mod meter;
 mod output;
 mod run;
+mod runner;
 
 pub use capability::http::{AllowRule, AllowRuleError};
 pub use code::{AdmitError, CodeError};
@@ -24,3 +25,4 @@ pub use inspect::{ComponentReport, Problem, RefusedComponent};
 pub use journal::{EffectRequest, Journal, JournalError, KvPage};
 pub use output::{Line, Output, OutputText, Stream};
 pub use run::{RunReport, RunRequest};
+pub use runner::Runner;

@@ -7,7 +7,6 @@ use std::{
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use tickhost_executor::now;
 use tickhost_ledger::Digest;
 use tickhost_replica::backup::{BackupError, Manifest, Place};
 
@@ -93,8 +92,7 @@ async fn take_to(host: &Host, settings: &BackupSettings) -> Result<Manifest, Bac
         let (fetch, sandbox) = (components::fetch(replica.clone(), sandbox.clone()), sandbox.clone());
         Box::pin(async move {
             fetch(digest).await?;
-            let read = tokio::task::spawn_blocking(move || sandbox.component_bytes(&digest)).await;
-            read.map_err(|e| e.to_string())?.map(Into::into).map_err(|e| e.to_string())
+            sandbox.component_bytes(digest).await.map(Into::into).map_err(|e| e.to_string())
         })
     };
     let manifest = place.take(&host.replica, VERSION, &component).await?;
@@ -110,6 +108,7 @@ async fn take_to(host: &Host, settings: &BackupSettings) -> Result<Manifest, Bac
 pub(crate) async fn keep(host: Host) {
     let Some(settings) = host.settings.backup.clone() else { return };
     let mut reign = None;
+    let now = || host.clock.now();
     let mut due = now();
     loop {
         tokio::time::sleep(LOOK_EVERY).await;

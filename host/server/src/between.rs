@@ -83,10 +83,8 @@ async fn output(State(host): State<Host>, body: Bytes) -> Response {
 }
 
 async fn keep_component(State(host): State<Host>, body: Bytes) -> Response {
-    let sandbox = host.sandbox.clone();
-    let digest = match tokio::task::spawn_blocking(move || sandbox.keep(&body)).await {
-        Ok(Ok(digest)) => digest,
-        Ok(Err(error)) => return refuse(error),
+    let digest = match host.sandbox.keep(body).await {
+        Ok(digest) => digest,
         Err(error) => return refuse(error),
     };
     match host.sandbox.prepare(digest).await {
@@ -98,10 +96,8 @@ async fn keep_component(State(host): State<Host>, body: Bytes) -> Response {
 async fn get_component(State(host): State<Host>, body: Bytes) -> Response {
     let digest = std::str::from_utf8(&body).ok().and_then(|text| text.parse::<Digest>().ok());
     let Some(digest) = digest else { return refuse("expected a digest") };
-    let sandbox = host.sandbox.clone();
-    match tokio::task::spawn_blocking(move || sandbox.component_bytes(&digest)).await {
-        Ok(Ok(bytes)) => bytes.into_response(),
-        Ok(Err(error)) => refuse(error),
+    match host.sandbox.component_bytes(digest).await {
+        Ok(bytes) => bytes.into_response(),
         Err(error) => refuse(error),
     }
 }

@@ -9,7 +9,7 @@ use std::{
 
 use futures::future::join_all;
 use serde::{Deserialize, Serialize};
-use tickhost_executor::now;
+use tickhost_executor::Clock;
 use tickhost_ledger::{Command, FIRST_NODE, Refusal, Reply, check_table, rows::Executor};
 use tickhost_replica::{
     Caller, Identity, ProposeError, Replica, Setup,
@@ -18,7 +18,7 @@ use tickhost_replica::{
 };
 use uuid::Uuid;
 
-use crate::host::{Host, Settings};
+use crate::host::{Host, Settings, stamps};
 
 /// A call to another node about membership.
 const CALL_WITHIN: Duration = Duration::from_secs(10);
@@ -76,18 +76,28 @@ pub async fn init(settings: &Settings) -> Result<Uuid, String> {
     let request = Request::new()?;
     let given = authority.sign(FIRST_NODE, &request.pem)?;
     let identity = Identity::store(&settings.data, &request, &given).map_err(|e| e.to_string())?;
-    let setup = Setup { dir: settings.data.clone(), node: FIRST_NODE, identity: Some(Arc::new(identity)), clock: now };
-    let (replica, _outputs) = Replica::open(setup).await.map_err(|e| e.to_string())?;
-    replica.found(&address).await.map_err(|e| e.to_string())?;
-    found(&replica, cluster, &address).await?;
-    replica.shutdown().await;
+    let clock = Clock::default();
+    let setup = Setup::on_disk(&settings.data, FIRST_NODE, Some(Arc::new(identity)), stamps(&clock));
+    found_in(setup.map_err(|e| e.to_string())?, &clock, cluster, &address).await?;
     Ok(cluster)
 }
 
+/// Makes an empty database that of a cluster's first node.
+///
+/// # Errors
+/// A sentence.
+pub async fn found_in(setup: Setup, clock: &Clock, cluster: Uuid, address: &str) -> Result<(), String> {
+    let (replica, _outputs) = Replica::open(setup).await.map_err(|e| e.to_string())?;
+    replica.found(address).await.map_err(|e| e.to_string())?;
+    found(&replica, clock, cluster, address).await?;
+    replica.shutdown().await;
+    Ok(())
+}
+
 /// The first command of a cluster's life.
-pub(crate) async fn found(replica: &Replica, cluster: Uuid, address: &str) -> Result<(), String> {
+pub(crate) async fn found(replica: &Replica, clock: &Clock, cluster: Uuid, address: &str) -> Result<(), String> {
     let command = Command::Found { cluster, key_domain: Uuid::new_v4(), address: address.to_owned() };
-    match replica.proposer().propose_one(None, now(), command).await {
+    match replica.proposer().propose_one(None, clock.now(), command).await {
         Ok(Reply::Done | Reply::Refused(Refusal::Founded)) => Ok(()),
         Ok(other) => Err(format!("found the cluster: {other:?}")),
         Err(error) => Err(format!("found the cluster: {error}")),
@@ -132,7 +142,7 @@ pub(crate) async fn make_token(host: &Host, within: Duration, voter: bool, by: &
     let identity = host.replica.peers().identity().ok_or(MemberError::Alone)?;
     let authority = identity.authority().map_err(|e| MemberError::Other(e.to_string()))?;
     let token = JoinToken::new(fingerprint(&authority).map_err(MemberError::Other)?);
-    let expires_at = now().plus_ms(u64::try_from(within.as_millis()).unwrap_or(u64::MAX));
+    let expires_at = host.clock.now().plus_ms(u64::try_from(within.as_millis()).unwrap_or(u64::MAX));
     let command = Command::PutToken { digest: token.digest(), expires_at, voter, by: by.to_owned() };
     propose(host, command).await.map(|_| token)
 }
@@ -151,7 +161,7 @@ pub(crate) enum MemberError {
 }
 
 pub(crate) async fn propose(host: &Host, command: Command) -> Result<Reply, MemberError> {
-    let replies = host.propose(now(), vec![command]).await?;
+    let replies = host.propose(host.clock.now(), vec![command]).await?;
     match replies.into_iter().next() {
         Some(Reply::Refused(refusal)) => Err(refusal.into()),
         Some(reply) => Ok(reply),

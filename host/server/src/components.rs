@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use tickhost_ledger::Digest;
 use tickhost_replica::Replica;
-use tickhost_sandbox::Sandbox;
+use tickhost_sandbox::Runner;
 
 use crate::host::Host;
 
@@ -48,7 +48,7 @@ pub(crate) async fn spread(host: &Host, digest: Digest, bytes: &[u8]) -> Result<
 /// Sees to it that a component is here: from whichever node has it, checked against its digest.
 pub(crate) fn fetch(
     replica: Replica,
-    sandbox: Arc<Sandbox>,
+    sandbox: Arc<dyn Runner>,
 ) -> impl Fn(Digest) -> BoxFuture<'static, Result<(), String>> + Send + Sync {
     move |digest| {
         let (replica, sandbox) = (replica.clone(), sandbox.clone());
@@ -63,8 +63,7 @@ pub(crate) fn fetch(
                 let body = digest.to_string().into_bytes();
                 match replica.peers().call(node, "/components/get", body, COPY_WITHIN).await {
                     Ok(bytes) if Digest::of(&bytes) == digest => {
-                        let work = move || sandbox.keep(&bytes).map_err(|e| e.to_string());
-                        return tokio::task::spawn_blocking(work).await.map_err(|e| e.to_string())?.map(|_| ());
+                        return sandbox.keep(bytes).await.map(|_| ()).map_err(|e| e.to_string());
                     }
                     Ok(bytes) => failed.push(format!("node {node} has {} under that name", Digest::of(&bytes))),
                     Err(error) => failed.push(error.to_string()),

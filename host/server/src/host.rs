@@ -1,7 +1,6 @@
 //! A host: the parts, wired.
 
 use std::{
-    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -9,12 +8,15 @@ use std::{
     time::Duration,
 };
 
-use tickhost_executor::{Executor, ExecutorError, now};
+use tickhost_executor::{Clock, Executor, ExecutorError};
 use tickhost_ledger::FIRST_NODE;
-use tickhost_replica::{Identity, OpenError, Replica, Setup, identity::IdentityError};
-use tickhost_sandbox::{Sandbox, SandboxError};
+use tickhost_replica::{
+    Identity, Listen, OpenError, Replica, Setup, StampClock, TlsListener, fault, identity::IdentityError,
+};
+use tickhost_sandbox::{Runner, Sandbox, SandboxError};
 use tokio::{
     net::TcpListener,
+    runtime::Handle,
     sync::{Notify, watch},
 };
 use uuid::Uuid;
@@ -62,6 +64,41 @@ pub enum StartError {
     Refused(String),
 }
 
+/// What a host is made of.
+pub struct Parts {
+    /// What the operator set.
+    pub settings: Settings,
+    /// What its replica rests on.
+    pub setup: Setup,
+    /// The port for peers, and the address under which they reach it; `None` on a host that has none.
+    pub port: Option<(Box<dyn Listen>, String)>,
+    /// What runs components.
+    pub sandbox: Arc<dyn Runner>,
+    /// Where it runs them, apart from Raft.
+    pub guests: Handle,
+    /// Its clocks.
+    pub clock: Clock,
+}
+
+impl Parts {
+    /// As every host has them.
+    async fn of(settings: Settings) -> Result<Self, StartError> {
+        let identity = Identity::open(&settings.data)?.map(Arc::new);
+        let port = port(&settings, identity.clone()).await?;
+        let node = identity.as_ref().map_or(FIRST_NODE, |identity| identity.node);
+        let clock = Clock::default();
+        let setup = Setup::on_disk(&settings.data, node, identity, stamps(&clock))?;
+        let sandbox = Sandbox::new(&settings.data, settings.runs_max, settings.memory_max_mib << 20)?;
+        Ok(Self { settings, setup, port, sandbox: Arc::new(sandbox), guests: guest_threads()?, clock })
+    }
+}
+
+/// A host's clock, for the stamps of what its replica proposes by itself.
+pub fn stamps(clock: &Clock) -> StampClock {
+    let clock = clock.clone();
+    Arc::new(move || clock.now())
+}
+
 /// A running host. Clones share it.
 #[derive(Clone)]
 pub struct Host {
@@ -69,10 +106,12 @@ pub struct Host {
     pub replica: Replica,
     /// What runs components.
     pub executor: Executor,
-    /// The engine.
-    pub sandbox: Arc<Sandbox>,
+    /// What keeps and runs components.
+    pub sandbox: Arc<dyn Runner>,
     /// What the operator set.
     pub settings: Arc<Settings>,
+    /// Its clocks.
+    pub clock: Clock,
     /// The reign of this node, while it leads.
     pub(crate) reign: watch::Sender<Option<Arc<leader::Reign>>>,
     /// Wakes the conductor.
@@ -97,22 +136,27 @@ impl Host {
     /// # Errors
     /// A directory that cannot be used, or a machine that wasmtime cannot run on.
     pub async fn start(settings: Settings) -> Result<Self, StartError> {
-        let identity = Identity::open(&settings.data)?.map(Arc::new);
-        let peers = listener(&settings, identity.is_some()).await?;
-        let node = identity.as_ref().map_or(FIRST_NODE, |identity| identity.node);
-        let setup = Setup { dir: settings.data.clone(), node, identity: identity.clone(), clock: now };
+        Self::assemble(Parts::of(settings).await?).await
+    }
+
+    /// Starts a host from its parts.
+    ///
+    /// # Errors
+    /// Parts that do not fit, or are damaged.
+    pub async fn assemble(parts: Parts) -> Result<Self, StartError> {
+        let Parts { settings, setup, port, sandbox, guests, clock } = parts;
         let (replica, outputs) = Replica::open(setup).await?;
-        if identity.is_none() {
-            found_alone(&replica).await?;
+        if port.is_none() {
+            found_alone(&replica, &clock).await?;
         }
-        let sandbox = Sandbox::new(&settings.data, settings.runs_max, settings.memory_max_mib << 20)?;
         let fetch = Arc::new(components::fetch(replica.clone(), sandbox.clone()));
-        let executor = Executor::open(replica.clone(), sandbox.clone(), fetch, guest_threads()?).await?;
+        let executor = Executor::open(replica.clone(), sandbox.clone(), fetch, clock.clone(), guests).await?;
         let host = Self {
             replica,
             executor,
             sandbox,
             settings: Arc::new(settings),
+            clock,
             reign: watch::Sender::new(None),
             wake: Arc::default(),
             ask_now: Arc::default(),
@@ -128,7 +172,7 @@ impl Host {
         tokio::spawn(prune(host.clone()));
         tokio::spawn(crate::watch::watch(host.clone()));
         tokio::spawn(backup::keep(host.clone()));
-        match peers {
+        match port {
             Some((listener, address)) => {
                 tokio::spawn(serve_peers(host.clone(), listener, address));
             }
@@ -173,10 +217,8 @@ impl Host {
     /// # Errors
     /// A sentence, where it does not say.
     pub fn disk_free(&self) -> Result<u64, String> {
-        let dir: &PathBuf = &self.settings.data;
-        let stat = rustix::fs::statvfs(dir);
-        let stat = stat.map_err(|error| format!("ask for the free space of `{}`: {error}", dir.display()))?;
-        Ok(stat.f_bavail * stat.f_frsize)
+        let free = self.replica.db().free_bytes();
+        free.map_err(|error| format!("ask for the free space of `{}`: {error}", self.settings.data.display()))
     }
 
     /// Whether there is room for what is to be stored.
@@ -222,27 +264,30 @@ impl Host {
 }
 
 /// A host without peers is a cluster of its own.
-async fn found_alone(replica: &Replica) -> Result<(), StartError> {
+async fn found_alone(replica: &Replica, clock: &Clock) -> Result<(), StartError> {
     replica.found("").await?;
     if replica.read(|state| state.cluster().is_none()) {
-        cluster::found(replica, Uuid::new_v4(), "").await.map_err(StartError::Refused)?;
+        cluster::found(replica, clock, Uuid::new_v4(), "").await.map_err(StartError::Refused)?;
     }
     Ok(())
 }
 
 /// The port for peers, where the settings and the directory both speak of a cluster.
-async fn listener(settings: &Settings, has_identity: bool) -> Result<Option<(TcpListener, String)>, StartError> {
+async fn port(
+    settings: &Settings,
+    identity: Option<Arc<Identity>>,
+) -> Result<Option<(Box<dyn Listen>, String)>, StartError> {
     let data = settings.data.display();
-    let listen = match (&settings.peer, has_identity) {
-        (None, false) => return Ok(None),
-        (Some(peer), true) => peer.listen,
-        (Some(_), false) => {
+    let (listen, identity) = match (&settings.peer, identity) {
+        (None, None) => return Ok(None),
+        (Some(peer), Some(identity)) => (peer.listen, identity),
+        (Some(_), None) => {
             return Err(StartError::Refused(format!(
                 "the settings have `[peer]`, and `{data}` belongs to no cluster yet; found one with \
                  `tickhost cluster init`, or join one with `tickhost cluster join`"
             )));
         }
-        (None, true) => {
+        (None, Some(_)) => {
             return Err(StartError::Refused(format!(
                 "`{data}` belongs to a cluster, and the settings have no `[peer]` with the port for its other nodes"
             )));
@@ -251,11 +296,13 @@ async fn listener(settings: &Settings, has_identity: bool) -> Result<Option<(Tcp
     let address = settings.peer_address().map_err(StartError::Refused)?;
     let listener = TcpListener::bind(listen).await;
     let listener = listener.map_err(|e| StartError::Refused(format!("listen for peers on {listen}: {e}")))?;
-    Ok(Some((listener, address)))
+    Ok(Some((TlsListener::new(listener, identity), address)))
 }
 
-async fn serve_peers(host: Host, listener: TcpListener, address: String) {
-    if let Err(why) = cluster::vet(&host).await {
+async fn serve_peers(host: Host, listener: Box<dyn Listen>, address: String) {
+    if let Err(why) = cluster::vet(&host).await
+        && !fault::planted("take-any-disk")
+    {
         return host.fail(why);
     }
     // Nobody is asked for a session, nor for a place, by a node that is refused.
@@ -279,7 +326,7 @@ async fn prune(host: Host) {
 }
 
 /// Guests have threads of their own, so that none of them can delay Raft. As many as there are cores.
-fn guest_threads() -> Result<tokio::runtime::Handle, StartError> {
+fn guest_threads() -> Result<Handle, StartError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_name("tickhost-guest")
         .enable_all()

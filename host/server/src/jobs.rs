@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 
 use chrono::SecondsFormat;
 use serde::Serialize;
-use tickhost_executor::{clock, now};
 use tickhost_ledger::{
     Command, JobName, JobSpec, LaunchId, Refusal, Reply, Stamp, TickAt,
     conductor::{self, Conductor},
@@ -61,7 +60,7 @@ impl Host {
             let at = self.believed_now().map_err(ChangeError::Held)?;
             let job = self.replica.read(|state| state.job(name).cloned());
             let mut commands = Vec::new();
-            let mut conductor = Conductor::new(clock::held_back());
+            let mut conductor = Conductor::new(self.clock.held_back());
             let decision = self.replica.read(|state| conductor.decide_up_to(state, name, at))?;
             commands.extend(decision.map(Command::Decide));
             commands.extend(change(job.as_ref(), at)?);
@@ -210,7 +209,7 @@ impl Host {
             let schedule = Schedule::new(&range.timing, Some(&name.to_string()), range.anchor.time());
             let Ok(schedule) = schedule else { continue };
             let after = start.max(from).time() - chrono::TimeDelta::seconds(1);
-            let mut until = range.to.unwrap_or_else(|| TickAt(now().0.div_euclid(1000))).min(to).time();
+            let mut until = range.to.unwrap_or_else(|| TickAt(self.clock.now().0.div_euclid(1000))).min(to).time();
             // The newest first, since those are asked for.
             for _ in 0..count {
                 let Some(tick) = schedule.last_named(after, until) else { break };
@@ -260,7 +259,7 @@ impl Host {
         };
         let stored = TickAt(job.stored_at.0.div_euclid(1_000));
         let after = from.max(folded.unwrap_or(from)).max(stored).time();
-        let until = to.min(TickAt(now().0.div_euclid(1_000) - SETTLED_S));
+        let until = to.min(TickAt(self.clock.now().0.div_euclid(1_000) - SETTLED_S));
         let mut gaps = Vec::new();
         let mut last = after;
         while let schedule::Next::Tick(tick) = schedule.next(last) {

@@ -2,10 +2,7 @@
 
 use std::{collections::BTreeSet, sync::atomic::Ordering, time::Duration};
 
-use tickhost_executor::{
-    clock::{self, since_boot_ms},
-    order::ASK_EVERY_MS,
-};
+use tickhost_executor::order::ASK_EVERY_MS;
 use tickhost_ledger::{Digest, command::FORMAT};
 use uuid::Uuid;
 
@@ -39,10 +36,12 @@ pub(crate) async fn keep_session(host: Host) {
                 }
                 let warm = host.sandbox.warm();
                 let news = (told.as_ref() != Some(&warm)).then(|| warm.clone());
-                let asked_ms = since_boot_ms();
+                let asked_ms = host.clock.since_boot_ms();
                 match ask(&host, leader, session, sequence, news).await {
                     Some(Granted::Session { leader, session: granted, median }) => {
-                        median.into_iter().for_each(|median| host.watch.told(median));
+                        if let Some(median) = median {
+                            host.watch.told(median, host.clock.since_boot_ms());
+                        }
                         match host.executor.hold(leader, granted, asked_ms).await {
                             Ok(true) => {
                                 session = Some(granted);
@@ -87,7 +86,7 @@ async fn ask(
         session,
         store: host.executor.witness().store,
         sequence,
-        wall: clock::wall(),
+        wall: host.clock.wall(),
         accepts: !host.draining.load(Ordering::Relaxed),
         full: host.check_space(0).err(),
         disk_free: host.disk_free().unwrap_or_default(),

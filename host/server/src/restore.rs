@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use tickhost_executor::{enter_epoch, now};
+use tickhost_executor::{Clock, enter_epoch};
 use tickhost_ledger::{Command, FIRST_NODE, Refusal, Reply, rows::GapChoice};
 use tickhost_replica::{
     Db, Identity, Replica, Setup,
@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use crate::{
     cluster::{self, MemberError},
-    host::{Host, Settings},
+    host::{Host, Settings, stamps},
 };
 
 /// A cluster that was restored.
@@ -54,13 +54,14 @@ pub(crate) async fn restore(settings: &Settings, place: &Place, manifest: &Manif
         let given = Authority::create(data, cluster).map_err(|e| e.to_string())?.sign(node, &request.pem)?;
         Some(Arc::new(Identity::store(data, &request, &given).map_err(|e| e.to_string())?))
     };
-    let setup = Setup { dir: data.clone(), node, identity, clock: now };
+    let clock = Clock::default();
+    let setup = Setup::on_disk(data, node, identity, stamps(&clock)).map_err(|e| e.to_string())?;
     backup::found_from(&setup, &address, manifest, rows).await.map_err(|e| e.to_string())?;
     let (replica, _outputs) = Replica::open(setup).await.map_err(|e| e.to_string())?;
     replica.lead_alone().await.map_err(|e| e.to_string())?;
     let (backup, taken_at) = (manifest.name.clone(), manifest.taken_at);
     let command = Command::Restore { cluster, node, address, backup, taken_at };
-    match replica.proposer().propose_one(None, now(), command).await {
+    match replica.proposer().propose_one(None, clock.now(), command).await {
         Ok(Reply::Done) => {}
         Ok(other) => return Err(format!("begin a new epoch: {other:?}")),
         Err(error) => return Err(format!("begin a new epoch: {error}")),

@@ -7,7 +7,6 @@ use std::{
     time::Duration,
 };
 
-use tickhost_executor::clock::since_boot_ms;
 use tickhost_ledger::{Stamp, absence::absences, clock::AHEAD_MS_MAX};
 
 use crate::{host::Host, restore};
@@ -27,14 +26,12 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// The leader has told the median of the voters' clocks.
-    pub(crate) fn told(&self, median: Stamp) {
-        let now_ms = since_boot_ms();
+    /// The leader has told the median of the voters' clocks, at that moment in milliseconds since boot.
+    pub(crate) fn told(&self, median: Stamp, now_ms: i64) {
         *self.median.lock().unwrap_or_else(PoisonError::into_inner) = Some((median.0 - now_ms, now_ms));
     }
 
-    fn now(&self) -> Option<Stamp> {
-        let now_ms = since_boot_ms();
+    fn now(&self, now_ms: i64) -> Option<Stamp> {
         let told = *self.median.lock().unwrap_or_else(PoisonError::into_inner);
         told.filter(|(_, at_ms)| now_ms - at_ms <= TOLD_MS).map(|(offset_ms, _)| Stamp(offset_ms + now_ms))
     }
@@ -66,7 +63,7 @@ pub(crate) async fn watch(host: Host) {
         tokio::time::sleep(LOOK_EVERY).await;
         // Of what was committed before, everything: a node that lags must not raise what has long been done.
         let seen = host.replica.catch_up().await;
-        let (Ok(()), Some(now)) = (&seen, host.watch.now()) else {
+        let (Ok(()), Some(now)) = (&seen, host.watch.now(host.clock.since_boot_ms())) else {
             if !std::mem::replace(&mut is_blind, true) {
                 let why = seen.err().map_or("no leader has told the time".into(), |error| error.to_string());
                 tracing::warn!(why, "this node cannot see whether ticks are decided");

@@ -6,13 +6,14 @@ use std::net::SocketAddr;
 use openraft::async_runtime::WatchReceiver as _;
 use tempfile::TempDir;
 use tickhost_ledger::{Command, Digest, Refusal, Reply};
-use tokio::task::JoinHandle;
+use tokio::{net::TcpListener, task::JoinHandle};
 use uuid::Uuid;
 
 use super::*;
 use crate::{
     identity::{Authority, Request},
     peers::CallError,
+    tls::TlsListener,
 };
 
 const SOON: Duration = Duration::from_secs(20);
@@ -36,13 +37,14 @@ impl Member {
 
     async fn start_in(dir: TempDir, address: Option<SocketAddr>) -> Self {
         let identity = Arc::new(Identity::open(dir.path()).unwrap().unwrap());
-        let setup =
-            Setup { dir: dir.path().to_owned(), node: identity.node, identity: Some(identity), clock: || Stamp(1) };
+        let (node, own) = (identity.node, Some(identity.clone()));
+        let setup = Setup::on_disk(dir.path(), node, own, Arc::new(|| Stamp(1))).unwrap();
         let (replica, outputs) = Replica::open(setup).await.unwrap();
         let listener = TcpListener::bind(address.unwrap_or(([127, 0, 0, 1], 0).into())).await.unwrap();
         let address = listener.local_addr().unwrap();
         let serving = replica.clone();
         let server = tokio::spawn(async move {
+            let listener = TlsListener::new(listener, identity);
             serving.serve(listener, Router::new(), Router::new()).await.unwrap();
         });
         Self { replica, outputs, server, address, dir }
@@ -262,14 +264,14 @@ async fn a_node_with_peers_leads_nothing_before_it_serves() {
     first.replica.found(&first.address.to_string()).await.unwrap();
     let (term, address, dir) = (first.replica.status().term, first.address, first.stop().await);
     let identity = Arc::new(Identity::open(dir.path()).unwrap().unwrap());
-    let setup = Setup { dir: dir.path().to_owned(), node: 1, identity: Some(identity), clock: || Stamp(1) };
+    let setup = Setup::on_disk(dir.path(), 1, Some(identity.clone()), Arc::new(|| Stamp(1))).unwrap();
     let (replica, _outputs) = Replica::open(setup).await.unwrap();
     let is_idle = async |replica: &Replica| {
         let elects = replica.raft.with_raft_state(|state| state.vote_ref().leader_id.term).await.unwrap();
         (elects, *replica.leading().borrow())
     };
     assert_eq!(is_idle(&replica).await, (term, None), "though nobody else could win");
-    let listener = TcpListener::bind(address).await.unwrap();
+    let listener = TlsListener::new(TcpListener::bind(address).await.unwrap(), identity);
     let serving = replica.clone();
     let server = tokio::spawn(async move { serving.serve(listener, Router::new(), Router::new()).await });
     let mut leading = replica.leading();

@@ -29,7 +29,7 @@ async fn openrafts_own_storage_suite_passes() {
 }
 
 fn setup(dir: &Path) -> Setup {
-    Setup { dir: dir.to_owned(), node: 1, identity: None, clock: || Stamp(1) }
+    Setup::on_disk(dir, 1, None, Arc::new(|| Stamp(1))).unwrap()
 }
 
 async fn open(dir: &Path) -> (Replica, mpsc::UnboundedReceiver<AppliedOutputs>) {

@@ -1,7 +1,7 @@
 //! Any node answers: changes go to the leader, reads are served where they arrive once that node holds all that was
 //! committed before. The answer says which.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::{
     body::{Body, Bytes, to_bytes},
@@ -11,6 +11,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use tickhost_replica::{CallError, ProposeError};
+use tokio::time::Instant;
 
 use super::{Problem, problem::NOT_TAKEN, routes::COMPONENT_BYTES_MAX};
 use crate::host::Host;

@@ -12,7 +12,6 @@ use axum::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tickhost_executor::now;
 use tickhost_ledger::{Command, Digest, JobName, JobSpec, LaunchId, RunId, TickAt};
 use tickhost_sandbox::{ComponentReport, OutputText};
 use tokio::net::TcpListener;
@@ -119,17 +118,14 @@ async fn metrics(State(host): State<Host>) -> Result<([(HeaderName, &'static str
 async fn put_component(State(host): State<Host>, bytes: Bytes) -> Answer<ComponentReport> {
     host.check_space(bytes.len() as u64).map_err(Problem::full)?;
     let digest = Digest::of(&bytes);
-    let (sandbox, component) = (host.sandbox.clone(), bytes.clone());
     // Compiled ahead: a tick must not wait for it.
-    let report = tokio::task::spawn_blocking(move || sandbox.admit(&component))
-        .await
-        .map_err(|e| Problem::invalid(format!("look at the component: {e}")))??;
+    let report = host.sandbox.admit(bytes.clone()).await?;
     let command = Command::PutComponent { digest, size: report.size, imports: report.imports.clone() };
     // Here and elsewhere at the same time.
     let (ready, spread) = tokio::join!(host.sandbox.prepare(digest), components::spread(&host, digest, &bytes));
     ready?;
     spread.map_err(Problem::unreachable)?;
-    host.propose(now(), vec![command]).await?;
+    host.propose(host.clock.now(), vec![command]).await?;
     host.ask_now.notify_one();
     Ok(Json(report))
 }
@@ -272,7 +268,7 @@ fn interval(host: &Host, name: &JobName, query: &TicksQuery) -> Result<(TickAt, 
         return Err(Problem::not_found(format!("there is no job `{name}` and never was; `tickhost jobs` lists them")));
     }
     let from = instant(&query.from, 0)?;
-    let to = instant(&query.to, now().0.div_euclid(1_000))?;
+    let to = instant(&query.to, host.clock.now().0.div_euclid(1_000))?;
     if from > to {
         return Err(Problem::invalid(format!(
             "`from` is {from}, later than `to`, which is {to}; nothing lies between"

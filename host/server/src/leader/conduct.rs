@@ -2,7 +2,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tickhost_executor::clock;
 use tickhost_ledger::{
     Command, Reply,
     conductor::{self, Conductor},
@@ -40,7 +39,7 @@ pub(super) async fn conduct(host: &Host, reign: &Arc<Reign>) {
             }
             continue;
         }
-        conductor.held_back = clock::held_back();
+        conductor.held_back = host.clock.held_back();
         conductor.facts = Arc::new(reign.facts(host.replica.node()));
         conductor.catch_up_per_s = host.settings.catch_up_per_s;
         let mut plan = host.replica.read(|state| conductor.plan(state, at));

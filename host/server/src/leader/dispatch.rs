@@ -2,16 +2,13 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use tickhost_executor::{
-    now,
-    order::{Dispatch, Obeyed, Order, What},
-};
+use tickhost_executor::order::{Dispatch, Obeyed, Order, What};
 use tickhost_ledger::{
     Command, LaunchId, Output, RunId, State,
     launch::{Outcome, Status, Verdict},
     rows::Usage,
 };
-use tickhost_replica::{AppliedOutputs, CallError};
+use tickhost_replica::{AppliedOutputs, CallError, fault};
 use tickhost_sandbox::RunRequest;
 use tokio::sync::mpsc;
 
@@ -73,7 +70,7 @@ impl Host {
             Ok(obeyed) => obeyed,
             Err(error) => {
                 tracing::error!(%error, "obey the leader: the process ends");
-                std::process::abort();
+                fault::end_process();
             }
         }
     }
@@ -96,6 +93,7 @@ async fn dispatch(host: Host, reign: Arc<Reign>, node: u64, runs: Vec<RunId>) {
         Err(CallError::NotSent { why, .. }) => {
             give_back(&host, &reign, runs, &format!("it was not sent to node {node}: {why}")).await;
         }
+        Err(_) if fault::planted("no-answer-is-not-sent") => give_back(&host, &reign, runs, "it was not sent").await,
         Err(error @ (CallError::NoAnswer { .. } | CallError::Refused { .. })) => {
             tracing::warn!(%error, runs = runs.len(), "runs were sent, and nobody knows whether they arrived");
             resolve::resolve(&host, &reign, node, runs).await;
@@ -121,7 +119,7 @@ async fn give_back(host: &Host, reign: &Reign, runs: Vec<RunId>, evidence: &str)
         Some(Command::End { run, grant, outcome, usage: Usage::default(), results: Vec::new() })
     };
     let commands: Vec<Command> = runs.into_iter().filter_map(ended).collect();
-    if let Err(error) = host.replica.proposer().propose(Some(reign.term()), now(), commands).await {
+    if let Err(error) = host.replica.proposer().propose(Some(reign.term()), host.clock.now(), commands).await {
         tracing::warn!(%error, "close runs that were not sent");
     }
 }

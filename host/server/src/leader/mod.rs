@@ -14,17 +14,13 @@ use std::{
     time::Duration,
 };
 
-use tickhost_executor::{
-    clock::{self, since_boot_ms},
-    now,
-    order::Floor,
-};
+use tickhost_executor::{Clock, order::Floor};
 use tickhost_ledger::{
     Command, Digest, Refusal, Reply, Stamp,
     clock::VoterClocks,
     conductor::{self, Facts},
 };
-use tickhost_replica::ProposeError;
+use tickhost_replica::{ProposeError, fault};
 use uuid::Uuid;
 
 pub(crate) use self::{
@@ -45,6 +41,7 @@ pub(crate) struct Reign {
     /// Who leads, as executors compare it.
     pub(crate) floor: Floor,
     began_ms: i64,
+    clock: Clock,
     seats: Mutex<BTreeMap<u64, Seat>>,
     clocks: Mutex<VoterClocks>,
     /// Nodes that are being removed: their sessions are not extended.
@@ -78,10 +75,11 @@ pub(crate) struct Said {
 }
 
 impl Reign {
-    fn new(floor: Floor) -> Self {
+    fn new(floor: Floor, clock: Clock) -> Self {
         Self {
             floor,
-            began_ms: since_boot_ms(),
+            began_ms: clock.since_boot_ms(),
+            clock,
             seats: Mutex::default(),
             clocks: Mutex::default(),
             retired: Mutex::default(),
@@ -106,7 +104,7 @@ impl Reign {
 
     /// What placement goes by.
     fn facts(&self, leader: u64) -> Facts {
-        let since = since_boot_ms() - PRESENT_MS;
+        let since = self.clock.since_boot_ms() - PRESENT_MS;
         let is_present =
             |seat: &Seat| seat.accepts && !seat.is_unreachable && seat.heard_ms >= since && seat.said.full.is_none();
         let seats = self.seats();
@@ -136,7 +134,7 @@ impl Reign {
     pub(crate) fn heard(&self, node: u64) -> Option<(i64, Said, usize)> {
         let seats = self.seats();
         let seat = seats.get(&node)?;
-        Some((since_boot_ms() - seat.heard_ms, seat.said.clone(), seat.warm.len()))
+        Some((self.clock.since_boot_ms() - seat.heard_ms, seat.said.clone(), seat.warm.len()))
     }
 
     /// A node that votes and has no room for more of the log: the whole group would have to wait for it.
@@ -148,7 +146,7 @@ impl Reign {
 
     /// How far a node's clock is ahead of this one's.
     pub(crate) fn ahead_ms(&self, node: u64) -> Option<i64> {
-        self.clocks().ahead_ms(node, clock::wall(), since_boot_ms())
+        self.clocks().ahead_ms(node, self.clock.wall(), self.clock.since_boot_ms())
     }
 }
 
@@ -158,10 +156,10 @@ pub(crate) async fn follow(host: Host) {
     loop {
         let term = *leading.borrow_and_update();
         let epoch = host.replica.read(|state| state.cluster().map_or(1, |cluster| cluster.epoch));
-        let reign = term.map(|term| Arc::new(Reign::new(Floor { epoch, term })));
+        let reign = term.map(|term| Arc::new(Reign::new(Floor { epoch, term }, host.clock.clone())));
         host.reign.send_replace(reign.clone());
         // Whoever does not lead is not told; whoever begins to, will be.
-        clock::limit(None);
+        host.clock.limit(None);
         match reign {
             None => {
                 if leading.changed().await.is_err() {
@@ -206,7 +204,7 @@ async fn name_ticks(host: &Host, reign: &Reign) -> Result<(), ProposeError> {
     if !moved.is_empty() {
         tracing::info!(jobs = moved.len(), %names, "next ticks move with this release");
     }
-    propose_all(host, reign, now(), &moved, Command::Named { by: names }).await
+    propose_all(host, reign, host.clock.now(), &moved, Command::Named { by: names }).await
 }
 
 /// Gives jobs back the ticks that a clock has used up which was ahead.
@@ -255,7 +253,7 @@ impl Host {
     pub(super) fn median(&self) -> Option<Stamp> {
         let reign = self.reign()?;
         let clocks = reign.clocks();
-        clocks.median(self.replica.node(), &self.replica.voters(), clock::wall(), since_boot_ms()).ok()
+        clocks.median(self.replica.node(), &self.replica.voters(), self.clock.wall(), self.clock.since_boot_ms()).ok()
     }
 
     /// Why nothing more is written than what must be, if so: the disk of this node or of another that votes is full.
@@ -276,13 +274,16 @@ impl Host {
     /// A sentence for the one who asked, while no clock is to be believed.
     pub fn believed_now(&self) -> Result<Stamp, String> {
         let voters = self.replica.voters();
+        if fault::planted("own-clock") {
+            return Ok(self.clock.wall());
+        }
         match self.reign().filter(|_| voters.len() > 1) {
             Some(reign) => {
                 let clocks = reign.clocks();
-                let time = clocks.now(self.replica.node(), &voters, clock::wall(), since_boot_ms());
+                let time = clocks.now(self.replica.node(), &voters, self.clock.wall(), self.clock.since_boot_ms());
                 time.map_err(|unknown| unknown.to_string())
             }
-            None => clock::believed_now().map_err(|hold| {
+            None => self.clock.believed_now().map_err(|hold| {
                 format!(
                     "the wall clock stepped ahead by {:.1} s; nothing is decided, launched or changed until it is set \
                      back, or believed in {} s",

@@ -2,10 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use tickhost_executor::{
-    now,
-    order::{Obeyed, What},
-};
+use tickhost_executor::order::{Obeyed, What};
 use tickhost_ledger::{
     Command, RunId,
     conductor::{self, Answer, Witness},
@@ -60,7 +57,7 @@ async fn ask(host: &Host, reign: &Reign, node: u64, runs: &[RunId]) -> Result<()
         host.order(reign, node, What::Stop(stop)).await.map_err(|e| e.to_string())?;
     }
     if !commands.is_empty() {
-        let proposed = host.replica.proposer().propose(Some(reign.term()), now(), commands).await;
+        let proposed = host.replica.proposer().propose(Some(reign.term()), host.clock.now(), commands).await;
         proposed.map_err(|e| e.to_string())?;
     }
     Ok(())

@@ -3,12 +3,9 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
-use tickhost_executor::{
-    clock::{self, since_boot_ms},
-    now,
-    order::{Floor, LAPSED_MS},
-};
+use tickhost_executor::order::{Floor, LAPSED_MS};
 use tickhost_ledger::{Command, Digest, Refusal, Reply, Stamp, clock::AHEAD_MS_MAX, conductor};
+use tickhost_replica::fault;
 use uuid::Uuid;
 
 use super::{Reign, Said, Seat, resolve};
@@ -75,20 +72,21 @@ pub(crate) enum Granted {
 impl Host {
     /// Answers an executor's question.
     pub(crate) async fn grant(&self, ask: Ask) -> Granted {
-        let asked_ms = since_boot_ms();
+        let asked_ms = self.clock.since_boot_ms();
         let Some(reign) = self.reign() else { return Granted::NotLeader };
         if reign.retired().contains(&ask.node) {
             return Granted::Refused(format!("node {} was removed from the cluster", ask.node));
         }
         reign.clocks().note(ask.node, ask.wall, asked_ms);
-        clock::limit(self.median().filter(|_| self.replica.voters().len() > 1).map(|m| m.plus_ms(AHEAD_MS_MAX as u64)));
+        let median = self.median().filter(|_| self.replica.voters().len() > 1);
+        self.clock.limit(median.map(|median| median.plus_ms(AHEAD_MS_MAX as u64)));
         let Some(session) = ask.session else { return self.open_session(&reign, ask, asked_ms).await };
         let is_known = reign.session(ask.node) == Some(session);
         if !is_known || self.replica.read(|state| state.session(ask.node)) != Some(session) {
             return Granted::Unknown;
         }
         // A majority confirms after the question has arrived: nobody else has been elected until now.
-        let confirmed = self.replica.confirm().await.is_ok();
+        let confirmed = self.replica.confirm().await.is_ok() || fault::planted("grant-without-majority");
         if !confirmed || !self.reign().is_some_and(|now| Arc::ptr_eq(&now, &reign)) {
             return Granted::NotLeader;
         }
@@ -125,7 +123,7 @@ impl Host {
         let Some(reign) = self.reign() else { return };
         let heard_ms = reign.seats().get(&node).map_or(reign.began_ms, |seat| seat.heard_ms);
         let has_runs = || self.replica.read(|state| state.reserved(node).0 > 0);
-        while has_runs() && since_boot_ms() - heard_ms <= LAPSED_MS {
+        while has_runs() && self.clock.since_boot_ms() - heard_ms <= LAPSED_MS {
             tokio::time::sleep(LOOK_EVERY).await;
         }
         reign.seats().remove(&node);
@@ -156,7 +154,7 @@ impl Host {
             warm: ask.warm.unwrap_or_default().into(),
         };
         let before = reign.seats().insert(node, seat);
-        let opened = self.replica.proposer().propose_one(Some(reign.term()), now(), command).await;
+        let opened = self.replica.proposer().propose_one(Some(reign.term()), self.clock.now(), command).await;
         if opened != Ok(Reply::Done) {
             let mut seats = reign.seats();
             if seats.get(&node).is_some_and(|seat| seat.session == session) {
@@ -180,7 +178,9 @@ impl Host {
         let leader = reign.floor;
         tokio::spawn(async move {
             let runs = host.replica.read(|state| conductor::unresolved(state, node));
-            resolve::resolve(&host, &reign, node, runs).await;
+            if !fault::planted("resolve-nothing") {
+                resolve::resolve(&host, &reign, node, runs).await;
+            }
             // What waited for a place may have one now.
             host.wake.notify_one();
         });
@@ -195,7 +195,7 @@ pub(super) async fn watch(host: &Host, reign: &Arc<Reign>) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         give_way(host).await;
-        let now_ms = since_boot_ms();
+        let now_ms = host.clock.since_boot_ms();
         let sessions: Vec<(u64, Uuid)> = host
             .replica
             .read(|state| state.nodes().filter_map(|(node, _)| Some((*node, state.session(*node)?))).collect());
@@ -207,7 +207,7 @@ pub(super) async fn watch(host: &Host, reign: &Arc<Reign>) {
             );
             tracing::warn!(node, %session, evidence, "a session has lapsed");
             let command = Command::Lapse { node, session, evidence };
-            match host.replica.proposer().propose_one(Some(reign.term()), now(), command).await {
+            match host.replica.proposer().propose_one(Some(reign.term()), host.clock.now(), command).await {
                 Ok(_) => host.wake.notify_one(),
                 Err(error) => tracing::warn!(node, %error, "end a session"),
             }
@@ -218,7 +218,7 @@ pub(super) async fn watch(host: &Host, reign: &Arc<Reign>) {
 /// A leader decides nothing in the future of its own clock; one whose clock is behind would be silent for as long as that
 /// lasts, and lets somebody else lead.
 async fn give_way(host: &Host) {
-    let behind_ms = host.median().map_or(0, |median| median.0 - clock::wall().0);
+    let behind_ms = host.median().map_or(0, |median| median.0 - host.clock.wall().0);
     if behind_ms <= AHEAD_MS_MAX || host.replica.voters().len() < 2 {
         return;
     }
@@ -233,7 +233,12 @@ async fn give_way(host: &Host) {
 fn take_lapsed(reign: &Reign, node: u64, now_ms: i64) -> Option<i64> {
     let mut seats = reign.seats();
     let silent_ms = now_ms - seats.get(&node).map_or(reign.began_ms, |seat| seat.heard_ms);
-    (silent_ms > LAPSED_MS).then(|| {
+    let after_ms = match () {
+        () if fault::planted("lapse-early") => LAPSED_MS / 3,
+        () if fault::planted("never-lapse") => i64::MAX,
+        () => LAPSED_MS,
+    };
+    (silent_ms > after_ms).then(|| {
         seats.remove(&node);
         silent_ms
     })
