@@ -19,14 +19,22 @@ const UP_WITHIN: Duration = Duration::from_secs(60);
 /// What is waited for is looked at this often.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// The binary beside the one that runs.
+/// The host's binary beside the one that runs.
 ///
 /// # Panics
 /// Where there is none: `cargo xtask` builds it first.
 pub fn binary() -> PathBuf {
+    program("tickhost")
+}
+
+/// A program of the workspace beside the one that runs.
+///
+/// # Panics
+/// Where there is none: `cargo xtask` builds it first.
+pub fn program(name: &str) -> PathBuf {
     let me = std::env::current_exe().expect("the path of this program");
-    let here = me.ancestors().skip(1).map(|dir| dir.join("tickhost")).find(|path| path.is_file());
-    here.unwrap_or_else(|| panic!("there is no `tickhost` beside `{}`; run `cargo build --bins`", me.display()))
+    let here = me.ancestors().skip(1).map(|dir| dir.join(name)).find(|path| path.is_file());
+    here.unwrap_or_else(|| panic!("there is no `{name}` beside `{}`; run `cargo build --bins`", me.display()))
 }
 
 /// Waits for a condition.

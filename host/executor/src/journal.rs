@@ -14,11 +14,11 @@ use tickhost_ledger::{
     command::KvChange,
     effect::{EffectAnswer, EffectResult},
 };
-use tickhost_replica::{Replica, fault};
+use tickhost_replica::{Clock, Replica, fault};
 use tickhost_sandbox::{EffectRequest, Journal, JournalError, KvPage, Output};
 use uuid::Uuid;
 
-use crate::{clock::Clock, lease::Lease, order::SESSION_MS, table::Table};
+use crate::{lease::Lease, order::SESSION_MS, table::Table};
 
 /// Names in one page of `kv.list-names`. Arbitrary.
 const PAGE_NAMES: usize = 100;

@@ -6,13 +6,11 @@
 //!
 //! It does not know who the leader is, nor what a schedule means.
 
-pub mod clock;
 mod executor;
 mod journal;
 mod lease;
 pub mod order;
 mod table;
 
-pub use clock::Clock;
 pub use executor::{Executor, ExecutorError, Fetch};
 pub use table::enter_epoch;

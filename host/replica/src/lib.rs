@@ -7,6 +7,7 @@
 //! Start reading at [`Replica`]; [`db`] has the rules of what is synced when.
 
 pub mod backup;
+pub mod clock;
 pub mod db;
 pub mod fault;
 pub mod identity;
@@ -23,11 +24,12 @@ mod rocks;
 pub mod store;
 mod tls;
 
+pub use clock::Clock;
 pub use db::{Db, OpenError};
 pub use identity::Identity;
 pub use listen::{Caller, Listen};
 pub use machine::AppliedOutputs;
 pub use peers::{Body, CallError, Lane, Peers, Target, Transport};
 pub use propose::{ProposeError, Proposer};
-pub use replica::{RaftStatus, Replica, Setup, StampClock};
+pub use replica::{RaftStatus, Replica, Setup};
 pub use tls::TlsListener;

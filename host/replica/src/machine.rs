@@ -156,8 +156,8 @@ impl RaftStateMachine<Types> for Machine {
             self.mark.last = Some(entry.log_id);
             answers.extend(responder.map(|responder| (responder, response)));
         }
-        if fault::planted("rows-before-mark") {
-            self.db.write(std::mem::take(&mut batch))?;
+        if fault::planted("mark-before-rows") {
+            self.db.put(META, APPLIED, &self.mark)?;
         }
         batch.put(META, APPLIED, codec::encode(&self.mark).map_err(io::Error::other)?);
         self.db.write(batch)?;

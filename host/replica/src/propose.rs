@@ -20,12 +20,13 @@ use tokio::{
 };
 
 use crate::{
+    clock::Clock,
     fault,
     listen::Caller,
     network::answer,
     peers::Peers,
     raft::{Request, Types},
-    replica::{Freshness, LedgerRaft, Replica, StampClock},
+    replica::{Freshness, LedgerRaft, Replica},
 };
 
 /// Commands in one entry: beyond it the rest rides in the next.
@@ -85,7 +86,7 @@ pub struct Proposer {
     peers: Peers,
     node: u64,
     state: Arc<RwLock<State>>,
-    clock: StampClock,
+    clock: Clock,
 }
 
 impl Proposer {
@@ -95,7 +96,7 @@ impl Proposer {
         peers: Peers,
         leader: watch::Receiver<Option<u64>>,
         state: Arc<RwLock<State>>,
-        clock: StampClock,
+        clock: Clock,
     ) -> Self {
         let (proposals, queue) = mpsc::channel(PROPOSALS_MAX);
         tokio::spawn(propose_all(raft, queue));
@@ -178,7 +179,7 @@ impl Proposer {
     async fn report_once(&self, leader: Option<u64>, command: Command) -> Result<Vec<Reply>, ProposeError> {
         match leader {
             None => Err(ProposeError::NotLeader { leader: None }),
-            Some(leader) if leader == self.node => self.propose(None, (self.clock)(), vec![command]).await,
+            Some(leader) if leader == self.node => self.propose(None, self.clock.now(), vec![command]).await,
             Some(_) => {
                 let (replies, answer) = oneshot::channel();
                 let stopped = || ProposeError::Stopped("it takes no more reports".into());
@@ -214,7 +215,7 @@ async fn take_reports(
 ) -> Response {
     answer(&body, async |reports: Vec<Vec<Command>>| {
         let proposer = replica.proposer();
-        let at = (proposer.clock)();
+        let at = proposer.clock.now();
         let proposed = reports.into_iter().map(async |commands| {
             match commands.iter().find(|command| !may_report(&replica, caller, command)) {
                 None => proposer.propose(None, at, commands).await,

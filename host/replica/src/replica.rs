@@ -3,7 +3,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
-    sync::{Arc, PoisonError, RwLock},
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -15,10 +18,14 @@ use openraft::{
     errors::ClientWriteError,
 };
 use serde::{Deserialize, Serialize};
-use tickhost_ledger::{Stamp, State};
-use tokio::sync::{mpsc, watch};
+use tickhost_ledger::State;
+use tokio::{
+    sync::{mpsc, watch},
+    time::Instant,
+};
 
 use crate::{
+    clock::Clock,
     db::{Db, OpenError, Waiting},
     fault,
     identity::Identity,
@@ -34,9 +41,6 @@ use crate::{
 
 pub(crate) type LedgerRaft = Raft<Types, Machine>;
 
-/// The time for stamps.
-pub type StampClock = Arc<dyn Fn() -> Stamp + Send + Sync>;
-
 /// What a node's part rests on.
 #[derive(Clone)]
 pub struct Setup {
@@ -48,8 +52,8 @@ pub struct Setup {
     pub identity: Option<Arc<Identity>>,
     /// What carries to the others.
     pub transport: Arc<dyn Transport>,
-    /// The time for stamps.
-    pub clock: StampClock,
+    /// Its clocks.
+    pub clock: Clock,
 }
 
 impl Setup {
@@ -57,12 +61,7 @@ impl Setup {
     ///
     /// # Errors
     /// A directory that cannot be used.
-    pub fn on_disk(
-        dir: &Path,
-        node: u64,
-        identity: Option<Arc<Identity>>,
-        clock: StampClock,
-    ) -> Result<Self, OpenError> {
+    pub fn on_disk(dir: &Path, node: u64, identity: Option<Arc<Identity>>, clock: Clock) -> Result<Self, OpenError> {
         let transport = Arc::new(TlsTransport::new(identity.clone()));
         Ok(Self { db: Db::open(dir)?, node, identity, transport, clock })
     }
@@ -110,6 +109,9 @@ pub struct Replica {
     leader: watch::Receiver<Option<u64>>,
     node: u64,
     incoming: Arc<PathBuf>,
+    /// The last term in which this node has begun to hand leadership over.
+    handed_over: Arc<AtomicU64>,
+    awake: Arc<Awake>,
 }
 
 /// A leader hears from the others this often, and they from it.
@@ -163,11 +165,12 @@ impl Replica {
         let raft = LedgerRaft::new(node, config, network, log, machine).await;
         let raft = raft.map_err(|e| failed(e.to_string()))?;
         let (leading, leader) = watch_leader(&raft, node, peers.clone());
-        let proposer = Proposer::start(raft.clone(), node, peers.clone(), leader.clone(), state.clone(), clock);
+        let proposer = Proposer::start(raft.clone(), node, peers.clone(), leader.clone(), state.clone(), clock.clone());
         let incoming = Arc::new(dir.join("incoming"));
         // What an earlier process has received in part.
         let _ = std::fs::remove_dir_all(incoming.as_path());
-        let replica = Self { raft, db, state, proposer, peers, leading, leader, node, incoming };
+        let (handed_over, awake) = (Arc::default(), Arc::new(Awake::new(clock)));
+        let replica = Self { raft, db, state, proposer, peers, leading, leader, node, incoming, handed_over, awake };
         if !has_peers && replica.is_alone().await? {
             replica.lead_alone().await?;
         }
@@ -224,7 +227,7 @@ impl Replica {
         let is_alone = self.is_alone().await.map_err(std::io::Error::other)?;
         if is_alone {
             self.lead_alone().await.map_err(std::io::Error::other)?;
-        } else if self.raft.is_initialized().await.map_err(std::io::Error::other)? && !fault::planted("vote-at-once") {
+        } else if self.raft.is_initialized().await.map_err(std::io::Error::other)? {
             // What this node had granted before it was restarted, it has forgotten: it votes for nobody before that
             // is over.
             tokio::time::sleep(LEASE).await;
@@ -342,8 +345,8 @@ impl Replica {
 
     pub(crate) async fn read_index(&self, freshness: Freshness) -> Result<u64, ProposeError> {
         let policy = match freshness {
-            Freshness::Lease => ReadPolicy::LeaseRead,
-            Freshness::Majority => ReadPolicy::ReadIndex,
+            Freshness::Lease if self.is_lease_sound() => ReadPolicy::LeaseRead,
+            Freshness::Lease | Freshness::Majority => ReadPolicy::ReadIndex,
         };
         let linearizer = self.raft.get_read_linearizer(policy).await;
         let linearizer = linearizer.map_err(|_| ProposeError::NotLeader { leader: *self.leader.borrow() })?;
@@ -364,8 +367,21 @@ impl Replica {
     /// Whether nobody else can lead at this moment: a majority has heard from this node within the lease.
     pub fn has_lease(&self) -> bool {
         let Ok(leader) = self.raft.as_leader() else { return false };
+        if !self.is_lease_sound() {
+            return false;
+        }
         let is_alone = self.voters() == BTreeSet::from([self.node]);
         is_alone || leader.last_quorum_acked().is_some_and(|at| at.elapsed() < LEASE.mul_f64(1.0 - 2.0 * DRIFT))
+    }
+
+    /// Whether the lease means what it says. Whom a leader hands over to waits for none, and the old one may be told late;
+    /// and a machine that was asleep has not counted that time.
+    fn is_lease_sound(&self) -> bool {
+        let Ok(leader) = self.raft.as_leader() else { return false };
+        let hands_over = leader.term() <= self.handed_over.load(Ordering::Relaxed) && !fault::planted("keep-the-lease");
+        let is_alone = self.voters() == BTreeSet::from([self.node]);
+        let is_awake = is_alone || leader.last_quorum_acked().is_some_and(|at| self.awake.is_for(at.elapsed()));
+        !hands_over && (is_awake || fault::planted("sleep-with-a-lease"))
     }
 
     /// The nodes that vote.
@@ -440,9 +456,9 @@ impl Replica {
     /// # Errors
     /// Where this node does not lead, there is nobody to hand it to, or nobody has taken it over in time.
     pub async fn hand_over(&self, to: Option<u64>) -> Result<u64, ProposeError> {
-        if !self.raft.is_leader() {
+        let Ok(term) = self.raft.as_leader().map(|leader| leader.term()) else {
             return Err(ProposeError::NotLeader { leader: *self.leader.borrow() });
-        }
+        };
         let voters = self.voters();
         let matched = self.matched();
         // What is not known to be replicated counts as nothing: a leader that has only just begun knows of nobody.
@@ -450,6 +466,7 @@ impl Replica {
         let furthest = || voters.iter().copied().filter(|node| *node != self.node).max_by_key(reach);
         let to = to.or_else(furthest).filter(|to| *to != self.node && voters.contains(to));
         let to = to.ok_or_else(|| ProposeError::Refused("there is no such other node that votes".into()))?;
+        self.handed_over.fetch_max(term, Ordering::Relaxed);
         self.raft.trigger().transfer_leader(to).await.map_err(|e| ProposeError::Stopped(e.to_string()))?;
         let mut leader = self.leader.clone();
         let node = self.node;
@@ -513,10 +530,41 @@ impl Replica {
     }
 }
 
+/// Since when the machine has not been asleep, as far as can be told: while it is, the clock that leases go by stands still
+/// and the one since boot does not.
+struct Awake {
+    clock: Clock,
+    began: Instant,
+    /// By how much the one clock was ahead of the other when they were last looked at, in milliseconds, and since when.
+    seen: Mutex<(i64, Instant)>,
+}
+
+/// Both are read one after the other, and in whole milliseconds.
+const APART_MS: i64 = 20;
+
+impl Awake {
+    fn new(clock: Clock) -> Self {
+        let began = Instant::now();
+        let seen = Mutex::new((clock.since_boot_ms(), began));
+        Self { clock, began, seen }
+    }
+
+    /// Whether the machine has certainly been awake for that long.
+    fn is_for(&self, time: Duration) -> bool {
+        let ran_ms = i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX);
+        let ahead_ms = self.clock.since_boot_ms() - ran_ms;
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if ahead_ms - seen.0 > APART_MS {
+            *seen = (ahead_ms, Instant::now());
+        }
+        seen.1.elapsed() >= time
+    }
+}
+
 /// Whether that node was let in after all that this state knows of: a node that lags must not refuse who leads by now.
 /// No number is given twice, and the certificate says that it was given.
 fn is_newer(state: &State, node: u64) -> bool {
-    state.cluster().is_some_and(|cluster| node >= cluster.next_node)
+    state.cluster().is_none_or(|cluster| node >= cluster.next_node)
 }
 
 /// The term in which the node leads, once the first entry of that very term is applied: from then on it has

@@ -9,16 +9,15 @@ use std::{
 
 use futures::future::join_all;
 use serde::{Deserialize, Serialize};
-use tickhost_executor::Clock;
 use tickhost_ledger::{Command, FIRST_NODE, Refusal, Reply, check_table, rows::Executor};
 use tickhost_replica::{
-    Caller, Identity, ProposeError, Replica, Setup,
+    Caller, Clock, Identity, ProposeError, Replica, Setup,
     identity::{Authority, Credentials, Request, fingerprint},
     join::{JoinToken, ask_with_token},
 };
 use uuid::Uuid;
 
-use crate::host::{Host, Settings, stamps};
+use crate::host::{Host, Settings};
 
 /// A call to another node about membership.
 const CALL_WITHIN: Duration = Duration::from_secs(10);
@@ -76,9 +75,8 @@ pub async fn init(settings: &Settings) -> Result<Uuid, String> {
     let request = Request::new()?;
     let given = authority.sign(FIRST_NODE, &request.pem)?;
     let identity = Identity::store(&settings.data, &request, &given).map_err(|e| e.to_string())?;
-    let clock = Clock::default();
-    let setup = Setup::on_disk(&settings.data, FIRST_NODE, Some(Arc::new(identity)), stamps(&clock));
-    found_in(setup.map_err(|e| e.to_string())?, &clock, cluster, &address).await?;
+    let setup = Setup::on_disk(&settings.data, FIRST_NODE, Some(Arc::new(identity)), Clock::default());
+    found_in(setup.map_err(|e| e.to_string())?, cluster, &address).await?;
     Ok(cluster)
 }
 
@@ -86,10 +84,11 @@ pub async fn init(settings: &Settings) -> Result<Uuid, String> {
 ///
 /// # Errors
 /// A sentence.
-pub async fn found_in(setup: Setup, clock: &Clock, cluster: Uuid, address: &str) -> Result<(), String> {
+pub async fn found_in(setup: Setup, cluster: Uuid, address: &str) -> Result<(), String> {
+    let clock = setup.clock.clone();
     let (replica, _outputs) = Replica::open(setup).await.map_err(|e| e.to_string())?;
     replica.found(address).await.map_err(|e| e.to_string())?;
-    found(&replica, clock, cluster, address).await?;
+    found(&replica, &clock, cluster, address).await?;
     replica.shutdown().await;
     Ok(())
 }

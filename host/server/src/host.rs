@@ -8,10 +8,10 @@ use std::{
     time::Duration,
 };
 
-use tickhost_executor::{Clock, Executor, ExecutorError};
+use tickhost_executor::{Executor, ExecutorError};
 use tickhost_ledger::FIRST_NODE;
 use tickhost_replica::{
-    Identity, Listen, OpenError, Replica, Setup, StampClock, TlsListener, fault, identity::IdentityError,
+    Clock, Identity, Listen, OpenError, Replica, Setup, TlsListener, fault, identity::IdentityError,
 };
 use tickhost_sandbox::{Runner, Sandbox, SandboxError};
 use tokio::{
@@ -76,8 +76,6 @@ pub struct Parts {
     pub sandbox: Arc<dyn Runner>,
     /// Where it runs them, apart from Raft.
     pub guests: Handle,
-    /// Its clocks.
-    pub clock: Clock,
 }
 
 impl Parts {
@@ -86,17 +84,10 @@ impl Parts {
         let identity = Identity::open(&settings.data)?.map(Arc::new);
         let port = port(&settings, identity.clone()).await?;
         let node = identity.as_ref().map_or(FIRST_NODE, |identity| identity.node);
-        let clock = Clock::default();
-        let setup = Setup::on_disk(&settings.data, node, identity, stamps(&clock))?;
+        let setup = Setup::on_disk(&settings.data, node, identity, Clock::default())?;
         let sandbox = Sandbox::new(&settings.data, settings.runs_max, settings.memory_max_mib << 20)?;
-        Ok(Self { settings, setup, port, sandbox: Arc::new(sandbox), guests: guest_threads()?, clock })
+        Ok(Self { settings, setup, port, sandbox: Arc::new(sandbox), guests: guest_threads()? })
     }
-}
-
-/// A host's clock, for the stamps of what its replica proposes by itself.
-pub fn stamps(clock: &Clock) -> StampClock {
-    let clock = clock.clone();
-    Arc::new(move || clock.now())
 }
 
 /// A running host. Clones share it.
@@ -144,7 +135,8 @@ impl Host {
     /// # Errors
     /// Parts that do not fit, or are damaged.
     pub async fn assemble(parts: Parts) -> Result<Self, StartError> {
-        let Parts { settings, setup, port, sandbox, guests, clock } = parts;
+        let Parts { settings, setup, port, sandbox, guests } = parts;
+        let clock = setup.clock.clone();
         let (replica, outputs) = Replica::open(setup).await?;
         if port.is_none() {
             found_alone(&replica, &clock).await?;

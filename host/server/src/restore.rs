@@ -2,10 +2,10 @@
 
 use std::{path::Path, sync::Arc};
 
-use tickhost_executor::{Clock, enter_epoch};
+use tickhost_executor::enter_epoch;
 use tickhost_ledger::{Command, FIRST_NODE, Refusal, Reply, rows::GapChoice};
 use tickhost_replica::{
-    Db, Identity, Replica, Setup,
+    Clock, Db, Identity, Replica, Setup,
     backup::{self, Manifest, Place},
     identity::{Authority, Request},
     join::JoinToken,
@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use crate::{
     cluster::{self, MemberError},
-    host::{Host, Settings, stamps},
+    host::{Host, Settings},
 };
 
 /// A cluster that was restored.
@@ -55,7 +55,7 @@ pub(crate) async fn restore(settings: &Settings, place: &Place, manifest: &Manif
         Some(Arc::new(Identity::store(data, &request, &given).map_err(|e| e.to_string())?))
     };
     let clock = Clock::default();
-    let setup = Setup::on_disk(data, node, identity, stamps(&clock)).map_err(|e| e.to_string())?;
+    let setup = Setup::on_disk(data, node, identity, clock.clone()).map_err(|e| e.to_string())?;
     backup::found_from(&setup, &address, manifest, rows).await.map_err(|e| e.to_string())?;
     let (replica, _outputs) = Replica::open(setup).await.map_err(|e| e.to_string())?;
     replica.lead_alone().await.map_err(|e| e.to_string())?;

@@ -23,6 +23,8 @@ const USAGE: &str = "cargo xtask COMMAND
                (options: --faults N, --seed N)
   upgrade-test [COMMIT]
                build that commit (by default the one before), and upgrade a cluster from it node by node
+  simulate N   simulate N clusters of whole nodes, 5,000 by default, with faults that follow from the seed, and look for
+               every planted bug (a second number: the seed to begin at)
   histories N  try N histories of the launch protocol over a bad network (a second number: the seed to begin at)
   triples N    compare N random schedules with brute force (a second number: the seed to begin at)
   fuzz SECONDS feed the reader of expressions and the walker with anything
@@ -79,6 +81,7 @@ fn dispatch(command: &str, rest: &[String]) -> Result<(), Failed> {
             build(&cargo)?;
             cargo.program("bench").run(rest)
         }
+        "simulate" => simulate(&cargo, rest),
         "histories" => histories(&cargo, rest),
         "triples" => triples(&cargo, rest),
         "fuzz" => fuzz::schedule(&cargo, rest.first().map_or("60", String::as_str)),
@@ -154,6 +157,18 @@ fn triples(cargo: &Cargo, rest: &[String]) -> Result<(), Failed> {
         .env("TICKHOST_TRIPLES", count)
         .env("TICKHOST_TRIPLE_SEED", seed)
         .run()
+}
+
+/// Simulations of whole nodes, many more than the tests try.
+fn simulate(cargo: &Cargo, rest: &[String]) -> Result<(), Failed> {
+    build(cargo)?;
+    let count = rest.first().map_or("5000", String::as_str);
+    let from = rest.get(1).map_or("1", String::as_str);
+    let run = |arguments: &[&str]| {
+        cargo.program("simulate").run(&arguments.iter().map(|a| (*a).to_owned()).collect::<Vec<_>>())
+    };
+    run(&["--all-planted"])?;
+    run(&["--from", from, "--count", count])
 }
 
 /// Histories of the launch protocol, many more than the tests try. Optimised: there are millions.

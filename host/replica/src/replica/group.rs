@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use openraft::async_runtime::WatchReceiver as _;
 use tempfile::TempDir;
-use tickhost_ledger::{Command, Digest, Refusal, Reply};
+use tickhost_ledger::{Command, Digest, Refusal, Reply, Stamp};
 use tokio::{net::TcpListener, task::JoinHandle};
 use uuid::Uuid;
 
@@ -38,7 +38,7 @@ impl Member {
     async fn start_in(dir: TempDir, address: Option<SocketAddr>) -> Self {
         let identity = Arc::new(Identity::open(dir.path()).unwrap().unwrap());
         let (node, own) = (identity.node, Some(identity.clone()));
-        let setup = Setup::on_disk(dir.path(), node, own, Arc::new(|| Stamp(1))).unwrap();
+        let setup = Setup::on_disk(dir.path(), node, own, Clock::default()).unwrap();
         let (replica, outputs) = Replica::open(setup).await.unwrap();
         let listener = TcpListener::bind(address.unwrap_or(([127, 0, 0, 1], 0).into())).await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -160,6 +160,10 @@ async fn a_group_agrees_and_another_leads_when_the_leader_is_gone() {
     members[0].replica.confirm().await.unwrap();
     assert!(members[1].replica.confirm().await.is_err());
 
+    // Found by simulation: whoever is handed over to leads before the old leader's lease is over.
+    members[0].replica.handed_over.store(members[0].replica.status().term, Ordering::Relaxed);
+    assert!(!members[0].replica.has_lease());
+    members[0].replica.catch_up().await.unwrap();
     let taken = members[0].replica.hand_over(Some(3)).await;
     assert_eq!(taken, Ok(3));
     commit(&members, component(10)).await;
@@ -264,7 +268,7 @@ async fn a_node_with_peers_leads_nothing_before_it_serves() {
     first.replica.found(&first.address.to_string()).await.unwrap();
     let (term, address, dir) = (first.replica.status().term, first.address, first.stop().await);
     let identity = Arc::new(Identity::open(dir.path()).unwrap().unwrap());
-    let setup = Setup::on_disk(dir.path(), 1, Some(identity.clone()), Arc::new(|| Stamp(1))).unwrap();
+    let setup = Setup::on_disk(dir.path(), 1, Some(identity.clone()), Clock::default()).unwrap();
     let (replica, _outputs) = Replica::open(setup).await.unwrap();
     let is_idle = async |replica: &Replica| {
         let elects = replica.raft.with_raft_state(|state| state.vote_ref().leader_id.term).await.unwrap();

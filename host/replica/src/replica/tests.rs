@@ -7,7 +7,7 @@ use openraft::{
     testing::log::{StoreBuilder, Suite},
 };
 use tempfile::TempDir;
-use tickhost_ledger::{Command, Digest, Refusal, Reply};
+use tickhost_ledger::{Command, Digest, Refusal, Reply, Stamp};
 use uuid::Uuid;
 
 use super::*;
@@ -29,7 +29,7 @@ async fn openrafts_own_storage_suite_passes() {
 }
 
 fn setup(dir: &Path) -> Setup {
-    Setup::on_disk(dir, 1, None, Arc::new(|| Stamp(1))).unwrap()
+    Setup::on_disk(dir, 1, None, Clock::default()).unwrap()
 }
 
 async fn open(dir: &Path) -> (Replica, mpsc::UnboundedReceiver<AppliedOutputs>) {
@@ -45,6 +45,13 @@ fn component(n: u8) -> Command {
 async fn found(replica: &Replica) {
     let command = Command::Found { cluster: Uuid::new_v4(), key_domain: Uuid::new_v4(), address: String::new() };
     assert_eq!(replica.proposer().propose_one(None, Stamp(1), command).await, Ok(Reply::Done));
+}
+
+/// Found by simulation: a node that joins has the first entries of the log, and so the founder as the only voter, before
+/// any of them is committed; it must not refuse whoever leads by then.
+#[test]
+fn a_state_that_knows_nothing_yet_refuses_nobody() {
+    assert!(is_newer(&State::default(), 3));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -151,6 +158,37 @@ async fn a_torn_tail_loses_nothing_that_was_acknowledged() {
         close(replica, &torn).await;
         std::fs::remove_dir_all(torn).unwrap();
     }
+}
+
+/// A clock since boot that goes on while the machine sleeps, as far as a test says.
+#[derive(Default)]
+struct Slept(std::sync::atomic::AtomicI64);
+
+impl crate::clock::Clocks for Slept {
+    fn wall(&self) -> Stamp {
+        Stamp(1)
+    }
+
+    fn since_boot_ms(&self) -> i64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Found by simulation: a leader that had slept for a second held its lease for as long as it had left before.
+#[tokio::test(start_paused = true)]
+async fn a_lease_from_before_the_sleep_of_the_machine_is_none() {
+    let clocks = Arc::new(Slept::default());
+    let awake = Awake::new(Clock::of(clocks.clone()));
+    let pass = async |awake_ms: u64, asleep_ms: u64| {
+        tokio::time::advance(Duration::from_millis(awake_ms)).await;
+        clocks.0.fetch_add(i64::try_from(awake_ms + asleep_ms).unwrap(), Ordering::Relaxed);
+    };
+    pass(400, 0).await;
+    assert!(awake.is_for(Duration::from_millis(400)));
+    pass(100, 1_000).await;
+    assert!(!awake.is_for(Duration::from_millis(100)), "some of it was before the sleep");
+    pass(200, 0).await;
+    assert!(awake.is_for(Duration::from_millis(200)) && !awake.is_for(Duration::from_millis(201)));
 }
 
 /// The newest write-ahead log of a node that has one, and its length.

@@ -30,10 +30,10 @@ pub(super) async fn conduct(host: &Host, reign: &Arc<Reign>) {
                 continue;
             }
         };
-        // By the group's clock: a leader whose own is behind must not take its ticks back.
-        let group_now = host.median().map_or(at, |median| median.max(at));
-        if host.replica.read(|state| conductor::is_ahead(state, group_now)) {
-            if let Err(error) = super::rewind(host, reign, group_now).await {
+        // By what most clocks say: one that is behind must not open again what was decided.
+        let at_most = host.at_most().unwrap_or(at);
+        if host.replica.read(|state| conductor::is_ahead(state, at_most)) {
+            if let Err(error) = super::rewind(host, reign, at_most).await {
                 tracing::warn!(%error, "give jobs their ticks back");
                 tokio::time::sleep(PAUSE).await;
             }

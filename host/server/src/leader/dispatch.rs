@@ -108,19 +108,24 @@ async fn dispatch(host: Host, reign: Arc<Reign>, node: u64, runs: Vec<RunId>) {
 }
 
 /// The runs never left this node, or were refused by the one they were for; no guest instruction ran.
-async fn give_back(host: &Host, reign: &Reign, runs: Vec<RunId>, evidence: &str) {
-    if runs.is_empty() {
-        return;
-    }
-    tracing::warn!(runs = runs.len(), evidence, "runs are given back");
-    let ended = |run: RunId| {
-        let grant = host.replica.read(|state| Some(state.launch(&run.launch)?.live()?.grant))?;
-        let outcome = Outcome::NeverStarted { evidence: evidence.to_owned() };
-        Some(Command::End { run, grant, outcome, usage: Usage::default(), results: Vec::new() })
-    };
-    let commands: Vec<Command> = runs.into_iter().filter_map(ended).collect();
-    if let Err(error) = host.replica.proposer().propose(Some(reign.term()), host.clock.now(), commands).await {
-        tracing::warn!(%error, "close runs that were not sent");
+///
+/// Tried for as long as the term lasts: its sessions go on, so nobody else would ever ask what became of these.
+async fn give_back(host: &Host, reign: &Arc<Reign>, runs: Vec<RunId>, evidence: &str) {
+    while !runs.is_empty() && host.is_under(reign) {
+        let ended = |state: &State, run: &RunId| {
+            let launch = state.launch(&run.launch).filter(|launch| launch.attempt() == run.attempt)?;
+            let (run, grant) = (run.clone(), launch.live()?.grant);
+            let outcome = Outcome::NeverStarted { evidence: evidence.to_owned() };
+            Some(Command::End { run, grant, outcome, usage: Usage::default(), results: Vec::new() })
+        };
+        let commands: Vec<Command> =
+            host.replica.read(|state| runs.iter().filter_map(|run| ended(state, run)).collect());
+        tracing::warn!(runs = commands.len(), evidence, "runs are given back");
+        match host.replica.proposer().propose(Some(reign.term()), host.clock.now(), commands).await {
+            Ok(_) => return,
+            Err(error) => tracing::warn!(%error, "close runs that were not sent"),
+        }
+        tokio::time::sleep(PAUSE).await;
     }
 }
 
@@ -131,7 +136,7 @@ async fn revoke(host: Host, reign: Arc<Reign>, run: RunId, why: String) {
             let launch = state.launch(&run.launch).filter(|launch| launch.attempt() == run.attempt)?;
             Some(launch.live()?.node)
         });
-        let (Some(node), true) = (node, host.reign().is_some_and(|now| Arc::ptr_eq(&now, &reign))) else { return };
+        let (Some(node), true) = (node, host.is_under(&reign)) else { return };
         match host.order(&reign, node, What::Stop(vec![(run.clone(), why.clone())])).await {
             Ok(Obeyed::Done) => return,
             Ok(other) => tracing::debug!(%run, ?other, "stop a run"),

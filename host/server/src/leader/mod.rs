@@ -14,13 +14,13 @@ use std::{
     time::Duration,
 };
 
-use tickhost_executor::{Clock, order::Floor};
+use tickhost_executor::order::Floor;
 use tickhost_ledger::{
     Command, Digest, Refusal, Reply, Stamp,
     clock::VoterClocks,
     conductor::{self, Facts},
 };
-use tickhost_replica::{ProposeError, fault};
+use tickhost_replica::{Clock, ProposeError, fault};
 use uuid::Uuid;
 
 pub(crate) use self::{
@@ -242,6 +242,11 @@ impl Host {
         self.reign.borrow().clone()
     }
 
+    /// Whether that reign lasts.
+    pub(crate) fn is_under(&self, reign: &Arc<Reign>) -> bool {
+        self.reign().is_some_and(|now| Arc::ptr_eq(&now, reign))
+    }
+
     /// Proposes as the leader of this moment.
     pub(crate) async fn propose(&self, at: Stamp, commands: Vec<Command>) -> Result<Vec<Reply>, ProposeError> {
         let term = self.reign().map(|reign| reign.term());
@@ -254,6 +259,13 @@ impl Host {
         let reign = self.reign()?;
         let clocks = reign.clocks();
         clocks.median(self.replica.node(), &self.replica.voters(), self.clock.wall(), self.clock.since_boot_ms()).ok()
+    }
+
+    /// The time that most voters' clocks have not passed, while this node leads others and knows it.
+    fn at_most(&self) -> Option<Stamp> {
+        let reign = self.reign()?;
+        let clocks = reign.clocks();
+        clocks.at_most(self.replica.node(), &self.replica.voters(), self.clock.wall(), self.clock.since_boot_ms()).ok()
     }
 
     /// Why nothing more is written than what must be, if so: the disk of this node or of another that votes is full.

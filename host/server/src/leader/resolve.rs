@@ -19,9 +19,7 @@ pub(super) async fn resolve(host: &Host, reign: &Arc<Reign>, node: u64, runs: Ve
     let Some(session) = reign.session(node) else { return };
     for runs in runs.chunks(ASKED_AT_ONCE) {
         loop {
-            let is_over = reign.session(node) != Some(session)
-                || !host.reign().is_some_and(|current| Arc::ptr_eq(&current, reign));
-            if is_over {
+            if reign.session(node) != Some(session) || !host.is_under(reign) {
                 return;
             }
             match ask(host, reign, node, runs).await {

@@ -87,7 +87,7 @@ impl Host {
         }
         // A majority confirms after the question has arrived: nobody else has been elected until now.
         let confirmed = self.replica.confirm().await.is_ok() || fault::planted("grant-without-majority");
-        if !confirmed || !self.reign().is_some_and(|now| Arc::ptr_eq(&now, &reign)) {
+        if !confirmed || !self.is_under(&reign) {
             return Granted::NotLeader;
         }
         let mut seats = reign.seats();
