@@ -1,5 +1,5 @@
 //! What a node keeps, as far as the rest of it depends on how: rows in families behind one write-ahead log, and a
-//! floor beside it. [`RocksStore`](crate::rocks::RocksStore) is what every host has; the simulation of whole nodes
+//! floor beside it. A RocksDB (`rocks`) is what every host has; the simulation of whole nodes
 //! brings a disk of its own, whose power can fail.
 
 use std::io;
