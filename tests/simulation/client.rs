@@ -25,7 +25,8 @@ pub(crate) fn request(world: &World, node: &Node, method: Method, path: &str, bo
     node.spawn(async move {
         let response = network::ask(tickhost::api::router(host), request).await;
         let status = response.status().as_u16();
-        world.line(&format!("a client is told {status} to {what}"));
+        let said = if status < 400 { "".into() } else { String::from_utf8_lossy(response.body()) };
+        world.line(&format!("a client is told {status} to {what} {said}"));
         let _ = tell.send((status, serde_json::from_slice(response.body()).unwrap_or_default()));
     });
     Some(told)

@@ -21,11 +21,15 @@ use std::{
     process::{Command, ExitCode},
     rc::Rc,
     sync::{Mutex, PoisonError},
+    time::Duration,
 };
 
 use simulation::{Options, Simulation};
 use tracing_subscriber::filter::LevelFilter;
 use world::{Hook, World};
+
+/// Within this at least a millisecond passes.
+const SPIN: Duration = Duration::from_secs(30);
 
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
@@ -116,6 +120,8 @@ fn one(mut options: Options) -> bool {
     let world = World::new(options.seed, &options.planted, trace);
     tickhost_replica::fault::install(Rc::new(Hook(world.clone())));
     let (seed, nodes) = (options.seed, options.nodes);
+    let watched = world.clone();
+    std::thread::spawn(move || watch(seed, &watched));
     let ended = Simulation::run(world, options);
     let how = match &ended.failure {
         None => "holds".to_owned(),
@@ -130,6 +136,20 @@ fn one(mut options: Options) -> bool {
         &ended.digest.hex()[..16],
     );
     ended.failure.is_none()
+}
+
+/// A node that spins lets no time pass: that would never end.
+fn watch(seed: u64, world: &World) {
+    let mut before = None;
+    loop {
+        std::thread::sleep(SPIN);
+        let now_us = Some(world.now_us());
+        if before == now_us {
+            println!("seed {seed}: FAILS at {} ms: nobody spins: no time passes in {SPIN:?}", world.now_us() / 1_000);
+            std::process::exit(1);
+        }
+        before = now_us;
+    }
 }
 
 /// What a simulation in a process of its own has said.

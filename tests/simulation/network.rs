@@ -257,7 +257,9 @@ impl Transport for SimTransport {
         within: Duration,
     ) -> BoxFuture<'a, Result<Response<Bytes>, CallError>> {
         Box::pin(async move {
-            let (parts, body) = request.into_parts();
+            let (mut parts, body) = request.into_parts();
+            // What a router here has noted of it goes over no wire.
+            parts.extensions.clear();
             let body = axum::body::to_bytes(Body::new(body), usize::MAX).await;
             let body = body.map_err(|e| CallError::NotSent { node: to.node, why: e.to_string() })?;
             let (answer, answered) = oneshot::channel();
@@ -304,10 +306,4 @@ impl Listen for SimListen {
             std::future::pending().await
         })
     }
-}
-
-/// Forgets the port of a process that is gone.
-pub(crate) fn close(world: &World, node: u64) {
-    let port = world.lock().network.ports.remove(&node);
-    drop(port);
 }

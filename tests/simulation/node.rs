@@ -28,7 +28,7 @@ use crate::{
     disk::{Image, SharedDisk, SimStore},
     entropy::Random,
     guest::SimRunner,
-    network::{self, SimListen, SimTransport},
+    network::{SimListen, SimTransport},
     world::{Event, World},
 };
 
@@ -224,7 +224,6 @@ impl Node {
         let Some(process) = self.process.take() else { return };
         self.down_since_us = Some(self.world.now_us());
         self.world.set_alive(self.id, None);
-        network::close(&self.world, self.id);
         self.world.lock().deaths.remove(&self.id);
         let Process { runtime, host } = process;
         // The host first, then what it has spawned.

@@ -143,6 +143,7 @@ impl Plan {
                 self.add(at_ms, Action::Full { node, is_full: true });
                 self.add(at_ms + random.between(500, 8_000), Action::Full { node, is_full: false });
             }
+            // Who belongs to the cluster is changed once, beside these.
             _ => self.add(at_ms, Action::Transfer),
         }
     }

@@ -338,11 +338,11 @@ impl Simulation {
     fn ask(&mut self, method: Method, path: &str, body: Vec<u8>) -> Result<Value, Failure> {
         let mut last = (0, Value::Null);
         for _ in 0..100 {
+            let mut random = self.random.clone();
             let nodes: Vec<&Node> = self.members().filter(|node| node.is_up()).collect();
-            let at = self.random.clone().below(nodes.len() as u64);
-            let node = nodes.get(usize::try_from(at).unwrap_or_default());
+            let node = (!nodes.is_empty()).then(|| *random.pick(&nodes));
             let told = node.and_then(|node| client::request(&self.world, node, method.clone(), path, body.clone()));
-            self.random.next();
+            self.random = random;
             if let Some(told) = told {
                 last = self.hear(told)?;
                 if (200..300).contains(&last.0) {

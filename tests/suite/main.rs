@@ -15,4 +15,5 @@ mod fixture;
 mod kill;
 mod life;
 mod limits;
+mod simulation;
 mod time;

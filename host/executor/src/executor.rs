@@ -287,7 +287,7 @@ impl Executor {
                 self.finish(&mut row, report, &journal)
             }
             // Compiling can take longer than a session, and so can a pause of the whole process.
-            Ok(()) if self.has_lapsed(&run) => {
+            Ok(()) if !self.may_begin(&run) => {
                 let evidence = "its session with the leader lapsed while the component was made ready".into();
                 let report = RunReport { outcome: Outcome::NeverStarted { evidence }, usage: Usage::default() };
                 self.finish(&mut row, report, &journal)
@@ -343,12 +343,15 @@ impl Executor {
         (outcome, usage, results)
     }
 
-    /// Whether the session under which a run was taken is over.
+    /// Whether a run is stopped because its session has lapsed.
     fn has_lapsed(&self, run: &RunId) -> bool {
-        if fault::planted("begin-when-lapsed") || fault::planted("obey-anyone") {
-            return false;
-        }
-        self.live().get(run).is_some_and(|live| live.lapsed) || self.session().is_none()
+        self.live().get(run).is_some_and(|live| live.lapsed)
+    }
+
+    /// Whether a run that was taken may still begin.
+    fn may_begin(&self, run: &RunId) -> bool {
+        let is_over = self.has_lapsed(run) || self.session().is_none();
+        !is_over || fault::planted("begin-when-lapsed") || fault::planted("obey-anyone")
     }
 
     fn leads(&self) -> bool {

@@ -1,4 +1,4 @@
-//! The database: one RocksDB with one write-ahead log, and the rules of what is synced when.
+//! The database: one store with one write-ahead log, and the rules of what is synced when.
 //!
 //! Everything is written unsynced first and made durable by [`Db::sync`], which groups whoever waits. What the
 //! caller may say or do only after the sync is in the callback. State is written unsynced, together with the

@@ -164,7 +164,7 @@ impl Proposer {
                 Err(error) => error,
                 Ok(replies) => return one(replies),
             };
-            if Instant::now() >= until || fault::planted("report-once") {
+            if Instant::now() >= until {
                 return Err(error);
             }
             if leads.is_none() {

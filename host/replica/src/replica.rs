@@ -345,7 +345,7 @@ impl Replica {
 
     pub(crate) async fn read_index(&self, freshness: Freshness) -> Result<u64, ProposeError> {
         let policy = match freshness {
-            Freshness::Lease if self.is_lease_sound() => ReadPolicy::LeaseRead,
+            Freshness::Lease if self.heard_ago().is_some() => ReadPolicy::LeaseRead,
             Freshness::Lease | Freshness::Majority => ReadPolicy::ReadIndex,
         };
         let linearizer = self.raft.get_read_linearizer(policy).await;
@@ -366,22 +366,21 @@ impl Replica {
 
     /// Whether nobody else can lead at this moment: a majority has heard from this node within the lease.
     pub fn has_lease(&self) -> bool {
-        let Ok(leader) = self.raft.as_leader() else { return false };
-        if !self.is_lease_sound() {
-            return false;
-        }
-        let is_alone = self.voters() == BTreeSet::from([self.node]);
-        is_alone || leader.last_quorum_acked().is_some_and(|at| at.elapsed() < LEASE.mul_f64(1.0 - 2.0 * DRIFT))
+        self.heard_ago().is_some_and(|ago| ago < LEASE.mul_f64(1.0 - 2.0 * DRIFT))
     }
 
-    /// Whether the lease means what it says. Whom a leader hands over to waits for none, and the old one may be told late;
-    /// and a machine that was asleep has not counted that time.
-    fn is_lease_sound(&self) -> bool {
-        let Ok(leader) = self.raft.as_leader() else { return false };
-        let hands_over = leader.term() <= self.handed_over.load(Ordering::Relaxed) && !fault::planted("keep-the-lease");
-        let is_alone = self.voters() == BTreeSet::from([self.node]);
-        let is_awake = is_alone || leader.last_quorum_acked().is_some_and(|at| self.awake.is_for(at.elapsed()));
-        !hands_over && (is_awake || fault::planted("sleep-with-a-lease"))
+    /// How long ago a majority has heard from this node as from its leader, where a lease can follow from it. Whom a leader
+    /// hands over to waits for none, and the old one may be told late; a machine that was asleep has not counted that time.
+    fn heard_ago(&self) -> Option<Duration> {
+        let leader = self.raft.as_leader().ok()?;
+        if leader.term() <= self.handed_over.load(Ordering::Relaxed) && !fault::planted("keep-the-lease") {
+            return None;
+        }
+        if self.voters() == BTreeSet::from([self.node]) {
+            return Some(Duration::ZERO);
+        }
+        let ago = leader.last_quorum_acked()?.elapsed();
+        (self.awake.is_for(ago) || fault::planted("sleep-with-a-lease")).then_some(ago)
     }
 
     /// The nodes that vote.

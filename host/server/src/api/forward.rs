@@ -70,11 +70,13 @@ pub(super) async fn to_the_leader(State(host): State<Host>, request: Request, ne
         let request = Request::from_parts(parts.clone(), body.clone());
         let response = match wait_for_leader(&host).await {
             Some(leader) if leader == node => {
-                let response = next.clone().run(request.map(Body::from)).await;
-                // Who does not know yet that somebody else leads, refuses by what was true before.
-                match response.status().is_client_error() && host.replica.catch_up().await.is_err() {
-                    true => Problem::from(ProposeError::NotLeader { leader: None }).into_response(),
-                    false => served(response, format!("node {node}, leader")),
+                // Who does not know yet that somebody else leads would refuse by what was true before.
+                match host.replica.catch_up().await {
+                    Ok(()) => {
+                        let response = next.clone().run(request.map(Body::from)).await;
+                        served(response, format!("node {node}, leader"))
+                    }
+                    Err(error) => Problem::from(error).into_response(),
                 }
             }
             Some(leader) if !is_passed_on => pass_on(&host, leader, request).await,
