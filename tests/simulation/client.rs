@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use crate::{entropy::Random, network, node::Node, world::World};
 
-/// Before a change that nobody answered is certainly over: longer than any request waits.
+/// Before a change that nobody answered is certainly over: longer than any fault holds a request up.
 const SETTLED_US: u64 = 30_000_000;
 
 /// What a client is told.

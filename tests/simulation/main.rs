@@ -52,6 +52,14 @@ fn usage() -> String {
         .into()
 }
 
+fn one_of(what: &str, known: &[&str], word: Option<&String>) -> Result<String, String> {
+    let word = word.ok_or_else(usage)?;
+    match known.contains(&word.as_str()) {
+        true => Ok(word.clone()),
+        false => Err(format!("there is no {what} `{word}`; there are {}", known.join(", "))),
+    }
+}
+
 fn read(arguments: &[String]) -> Result<Asked, String> {
     let options =
         Options { seed: 0, nodes: 0, faults_ms: 60_000, planted: vec![], only: vec![], trace: None, log: false };
@@ -64,8 +72,8 @@ fn read(arguments: &[String]) -> Result<Asked, String> {
             "--count" => asked.count = number(words.next())?,
             "--nodes" => asked.options.nodes = number(words.next())?,
             "--seconds" => asked.options.faults_ms = 1_000 * number(words.next())?,
-            "--planted" => asked.options.planted.push(words.next().ok_or_else(usage)?.clone()),
-            "--only" => asked.options.only.push(words.next().ok_or_else(usage)?.clone()),
+            "--planted" => asked.options.planted.push(one_of("bug", &planted::names(), words.next())?),
+            "--only" => asked.options.only.push(one_of("kind of faults", &plan::KINDS, words.next())?),
             "--log" => asked.options.log = true,
             "--trace" => asked.options.trace = Some(words.next().ok_or_else(usage)?.into()),
             "--all-planted" => asked.planted = true,

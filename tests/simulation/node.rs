@@ -88,8 +88,8 @@ pub(crate) struct Node {
     pub(crate) refused: Option<String>,
     /// Its disk is not what it was, and it must not take part again.
     pub(crate) is_spoiled: bool,
-    /// The disk as it was at times.
-    kept: Vec<Image>,
+    /// The disk as it was once.
+    kept: Option<Image>,
 }
 
 fn address(node: u64) -> String {
@@ -157,7 +157,7 @@ impl Node {
             start_at_us: None,
             refused: None,
             is_spoiled: false,
-            kept: Vec::new(),
+            kept: None,
         }
     }
 
@@ -340,13 +340,12 @@ impl Node {
 
     /// Remembers the disk as it is, for [`Node::set_back`].
     pub(crate) fn keep_disk(&mut self) {
-        let image = self.disk.lock().synced.clone();
-        self.kept.push(image);
+        self.kept = Some(self.disk.lock().synced.clone());
     }
 
-    /// The disk becomes what it was when it was first kept, or empty.
+    /// The disk becomes what it was when it was kept, or empty.
     pub(crate) fn set_back(&mut self, to_nothing: bool) {
-        let image = if to_nothing { Image::default() } else { self.kept.first().cloned().unwrap_or_default() };
+        let image = if to_nothing { Image::default() } else { self.kept.take().unwrap_or_default() };
         self.disk.lock().replace(image);
     }
 }

@@ -45,13 +45,30 @@ pub(crate) enum Action {
     Remove { node: u64 },
 }
 
+impl Action {
+    /// Whether something goes wrong by it; else it ends what did, or prepares it. A death at a point is none before the
+    /// point is come by.
+    pub(crate) fn is_fault(&self) -> bool {
+        !matches!(
+            self,
+            Self::Mend
+                | Self::KillAt { .. }
+                | Self::KeepDisk { .. }
+                | Self::SlowLink { ms: 0, .. }
+                | Self::SlowDisk { ms: 0, .. }
+                | Self::Clock { wrong_ms: 0, .. }
+                | Self::Full { is_full: false, .. }
+        )
+    }
+}
+
 /// When what happens, in milliseconds from the beginning of the faults.
 pub(crate) struct Plan {
     pub(crate) actions: BTreeMap<(u64, u64), Action>,
 }
 
 /// The kinds of faults; a simulation leaves some of them out, so that others are seen alone.
-const KINDS: [&str; 13] = [
+pub(crate) const KINDS: [&str; 13] = [
     "kill",
     "power",
     "all",

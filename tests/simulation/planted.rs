@@ -125,6 +125,11 @@ const BUGS: &[Planted] = &[
     ),
 ];
 
+/// What they are called.
+pub(crate) fn names() -> Vec<&'static str> {
+    BUGS.iter().map(|bug| bug.name).collect()
+}
+
 /// Looks for each of them, and says what found it.
 pub(crate) fn find_all() -> ExitCode {
     let missed = BUGS.iter().filter(|bug| !find(bug)).count();

@@ -179,7 +179,7 @@ impl Simulation {
         Ended {
             digest,
             lines,
-            faults: simulation.faults,
+            faults: simulation.faults + shared.died_at_points,
             lost: shared.network.lost,
             come_by: shared.come_by.len(),
             failure,
@@ -413,7 +413,7 @@ impl Simulation {
     fn act(&mut self, action: Action) {
         let now_us = self.world.now_us();
         let others: Vec<u64> = self.nodes.iter().map(|node| node.id).collect();
-        let mut has_happened = true;
+        let mut has_happened = action.is_fault();
         self.world.line(&format!("fault: {action:?}"));
         match action {
             Action::Kill { node, down_ms } => has_happened = self.down(node, "killed", down_ms, false),

@@ -79,6 +79,8 @@ pub(crate) struct Shared {
     pub(crate) come_by: BTreeSet<&'static str>,
     /// A node dies at a point, after it has come by it that often.
     pub(crate) deaths: BTreeMap<u64, (&'static str, u32)>,
+    /// How many have.
+    pub(crate) died_at_points: u64,
     /// The node that is being stepped.
     pub(crate) stepping: u64,
 }
@@ -100,6 +102,7 @@ impl World {
             planted: planted.iter().cloned().collect(),
             come_by: BTreeSet::new(),
             deaths: BTreeMap::new(),
+            died_at_points: 0,
             stepping: 0,
         })))
     }
@@ -190,6 +193,7 @@ impl tickhost_replica::fault::Hook for Hook {
             return;
         }
         shared.deaths.remove(&node);
+        shared.died_at_points += 1;
         shared.end(node, format!("killed at {at}"));
         drop(shared);
         std::panic::resume_unwind(Box::new(Died));
