@@ -13,7 +13,7 @@ use crate::{
 
 /// The newest commands that this version knows. A command that is added raises it, and is proposed only once every
 /// node of the cluster knows it: an older one would have to stop at it.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 /// One entry of the log: commands with the leader's stamp, applied in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -220,6 +220,11 @@ pub enum Command {
         /// The one that it waits for now.
         next: Option<NextTick>,
     },
+    /// A retry was put off by a clock that was ahead: it waits no longer than its policy says.
+    Hasten {
+        /// The launch.
+        launch: LaunchId,
+    },
     /// Every job is rewound: the ledger's time is that of the stamp.
     Rewound,
     /// Every job waits for the tick that these releases name.
@@ -329,6 +334,7 @@ impl Command {
             | Self::Decide(_)
             | Self::Retime { .. }
             | Self::Rewind { .. }
+            | Self::Hasten { .. }
             | Self::Rewound
             | Self::Named { .. }
             | Self::Trigger { .. }
@@ -389,6 +395,7 @@ impl Command {
             | Self::Release { .. }
             | Self::Rewind { .. }
             | Self::Rewound => 2,
+            Self::Hasten { .. } => 3,
             _ => 1,
         }
     }

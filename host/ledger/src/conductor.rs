@@ -111,6 +111,15 @@ pub fn is_ahead(state: &State, now: Stamp) -> bool {
     state.cluster().is_some_and(|cluster| cluster.time.0 - now.0 > MISSED_AFTER.num_milliseconds())
 }
 
+/// What no longer puts off the retries that a clock has put off which was ahead.
+pub fn hasten(state: &State, now: Stamp) -> Vec<Command> {
+    let is_put_off = |id: &&LaunchId| match state.launch(id).map(|launch| &launch.status) {
+        Some(Status::AwaitingRetry { at, .. }) => *at > state.retry_at(id, now),
+        _ => false,
+    };
+    state.all_open().filter(is_put_off).map(|id| Command::Hasten { launch: id.clone() }).collect()
+}
+
 /// What gives jobs back the ticks that a clock has used up which was ahead. Those that it launched stay launched.
 pub fn rewind(state: &State, now: Stamp) -> Vec<Command> {
     let one = |(name, job): (&JobName, &Job)| {

@@ -256,6 +256,14 @@ pub struct Attempt {
     pub ended: Option<Ended>,
 }
 
+impl Attempt {
+    /// How it ended, if it had started: one that never did counts for nothing.
+    pub(crate) fn end_of_what_started(&self) -> Option<&Outcome> {
+        let outcome = &self.ended.as_ref()?.outcome;
+        (!matches!(outcome, Outcome::NeverStarted { .. })).then_some(outcome)
+    }
+}
+
 /// The end of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended {

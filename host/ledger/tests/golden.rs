@@ -158,6 +158,7 @@ fn commands() -> Vec<(&'static str, Command)> {
                 next: Some(tick(1_789_524_000)),
             },
         ),
+        ("hasten", Command::Hasten { launch: run().launch }),
         ("release", Command::Release { choice: GapChoice::Repeat, by: "someone".into() }),
         ("lapse", Command::Lapse { node: 2, session: Uuid::from_u128(7), evidence: "no ask since".into() }),
         ("intend", Command::Intend { run: run(), node: 1, session: Uuid::from_u128(3) }),

@@ -111,6 +111,7 @@ impl State {
             Command::Resume { job, revision, next, .. } => self.resume(cx, job, *revision, next.clone()),
             Command::Retime { job, revision, awaited, next } => self.retime(job, *revision, *awaited, next.clone()),
             Command::Rewind { job, revision, awaited, next } => self.rewind(cx, job, *revision, *awaited, next.clone()),
+            Command::Hasten { launch } => self.hasten(cx, launch),
             Command::Rewound => self.rewound(cx),
             Command::Named { by } => self.named(by),
             Command::Decide(decision) => self.decide(cx, decision),

@@ -339,11 +339,7 @@ impl State {
     /// The end of a run, seen with the attempts before it: those that never started count for nothing.
     fn ended(&self, id: &LaunchId, outcome: &Outcome, at: Stamp) -> Event {
         let attempts = self.launches.get(id).map_or(&[][..], |launch| &launch.attempts);
-        let earlier: Vec<&Outcome> = attempts
-            .iter()
-            .filter_map(|attempt| attempt.ended.as_ref().map(|ended| &ended.outcome))
-            .filter(|outcome| !matches!(outcome, Outcome::NeverStarted { .. }))
-            .collect();
+        let earlier: Vec<&Outcome> = attempts.iter().filter_map(Attempt::end_of_what_started).collect();
         Event::Ended {
             outcome: outcome.clone(),
             started: u32::try_from(earlier.len()).unwrap_or(u32::MAX).saturating_add(1),

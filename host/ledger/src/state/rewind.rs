@@ -1,4 +1,4 @@
-//! A clock that was ahead has used up ticks that are still to come.
+//! A clock that was ahead has used up ticks that are still to come, and put off what was to be tried again.
 
 use super::{
     State,
@@ -7,8 +7,9 @@ use super::{
 };
 use crate::{
     command::{Refusal, Reply},
-    ids::{JobName, Stamp, TickAt},
-    rows::{Job, NextTick, SkippedRange},
+    ids::{JobName, LaunchId, Stamp, TickAt},
+    launch::Status,
+    rows::{Attempt, Job, NextTick, SkippedRange},
 };
 
 impl State {
@@ -53,6 +54,29 @@ impl State {
         }
         self.set_job(name, job);
         Ok(Reply::Done)
+    }
+
+    /// When a launch that waits for its next attempt may begin, if its end had been stamped at that time.
+    pub(crate) fn retry_at(&self, id: &LaunchId, at: Stamp) -> Stamp {
+        let attempts = self.launch(id).map_or(&[][..], |launch| &launch.attempts);
+        let started = attempts.iter().filter_map(Attempt::end_of_what_started).count();
+        at.plus_ms(self.policy(id).retry.wait_ms(u32::try_from(started).unwrap_or(u32::MAX)))
+    }
+
+    pub(super) fn hasten(&mut self, cx: &Context, id: &LaunchId) -> Answer {
+        let latest = self.retry_at(id, cx.at);
+        let launch = self.launches.get_mut(id).ok_or_else(|| Refusal::NoLaunch(id.clone()))?;
+        match &launch.status {
+            Status::AwaitingRetry { at, otherwise } if *at > latest => {
+                let status = Status::AwaitingRetry { at: latest, otherwise: *otherwise };
+                self.index.leave(id, launch);
+                launch.start_by = Stamp(launch.start_by.0 - (at.0 - latest.0));
+                launch.status = status;
+                self.index.enter(id, launch);
+                Ok(Reply::Done)
+            }
+            _ => Ok(Reply::Unchanged),
+        }
     }
 
     pub(super) fn rewound(&mut self, cx: &Context) -> Answer {

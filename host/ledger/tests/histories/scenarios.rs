@@ -492,12 +492,45 @@ fn c43_a_store_that_is_slow_for_nine_seconds_drops_nothing() {
     assert_eq!(launched, 500);
 }
 
+/// Found by simulation: a leader without a clock to compare its own with stamped the end of a run an hour ahead, and the
+/// next attempt waited for that hour.
+#[test]
+fn a_retry_waits_as_long_as_its_policy_says_also_where_a_clock_was_ahead() {
+    let retry = Retry { attempts: 3, backoff_ms: 2_000, backoff_max_ms: 60_000, when: RetryWhen::Failed };
+    let spec = JobSpec { retry, on_unknown: OnUnknown::Repeat, ..timed("0 0 * * *") };
+    let mut host = Host::started("2026-01-01T23:59:59Z", spec);
+    host.now = at("2026-01-02T00:00:00Z");
+    let first = host.plan().remove(0);
+    host.start(&first);
+    host.now += 3_600_000;
+    let lost = Outcome::Lost { evidence: String::new() };
+    assert_eq!(host.end(&first, lost), Reply::Done);
+    // Its clock is right again, or another one leads.
+    host.now -= 3_600_000 - 1_000;
+    let right = host.now;
+    assert!(host.plan().is_empty());
+    host.rewind_if_ahead();
+    assert_eq!(conductor::hasten(&host.state, Stamp(host.now)), []);
+    host.now = right + 1_999;
+    assert!(host.plan().is_empty(), "the wait is counted from when the clock was right");
+    host.now = right + 2_000;
+    let second = host.plan();
+    assert_eq!(second.first().map(|run| (&run.launch, run.attempt)), Some((&first.launch, 2)));
+    // A wait that is as it should be is left alone.
+    host.start(&second[0]);
+    host.end(&second[0], Outcome::Lost { evidence: String::new() });
+    let before = host.status(&first.launch);
+    assert_eq!(host.apply(Command::Hasten { launch: first.launch.clone() }), Reply::Unchanged);
+    assert_eq!(host.status(&first.launch), before);
+}
+
 impl Host {
     /// As the leader does when it finds the ledger ahead of its clock.
     fn rewind_if_ahead(&mut self) {
         let now = Stamp(self.now);
         if conductor::is_ahead(&self.state, now) {
-            for command in conductor::rewind(&self.state, now) {
+            let hastened = conductor::hasten(&self.state, now);
+            for command in conductor::rewind(&self.state, now).into_iter().chain(hastened) {
                 assert_eq!(self.apply(command), Reply::Done);
             }
             assert_eq!(self.apply(Command::Rewound), Reply::Done);

@@ -204,36 +204,45 @@ async fn name_ticks(host: &Host, reign: &Reign) -> Result<(), ProposeError> {
     if !moved.is_empty() {
         tracing::info!(jobs = moved.len(), %names, "next ticks move with this release");
     }
-    propose_all(host, reign, host.clock.now(), &moved, Command::Named { by: names }).await
+    let now = host.clock.now();
+    propose_all(host, reign, now, &moved).await?;
+    propose_done(host, reign, now, Command::Named { by: names }).await
 }
 
-/// Gives jobs back the ticks that a clock has used up which was ahead.
+/// Gives jobs back the ticks that a clock has used up which was ahead, and their launches the retries that it put off.
 async fn rewind(host: &Host, reign: &Reign, at: Stamp) -> Result<(), ProposeError> {
-    let rewound = host.replica.read(|state| conductor::rewind(state, at));
-    tracing::warn!(jobs = rewound.len(), %at, "the ledger was written by a clock that was ahead: ticks are open again");
-    propose_all(host, reign, at, &rewound, Command::Rewound).await
+    let (rewound, hastened) = host.replica.read(|state| (conductor::rewind(state, at), conductor::hasten(state, at)));
+    let (jobs, retries) = (rewound.len(), hastened.len());
+    tracing::warn!(jobs, retries, %at, "the ledger was written by a clock that was ahead: ticks are open again");
+    propose_all(host, reign, at, &rewound).await?;
+    match propose_all(host, reign, at, &hastened).await {
+        // In the midst of an upgrade: retries that come late are better than nothing that comes at all.
+        Err(ProposeError::Refused(why)) => tracing::warn!(why, "retries stay put off"),
+        done => done?,
+    }
+    propose_done(host, reign, at, Command::Rewound).await
 }
 
-/// Proposes what is to be done to many jobs, some at a time. Last what says that it is done: what was done in part is
-/// done again.
-async fn propose_all(
-    host: &Host,
-    reign: &Reign,
-    at: Stamp,
-    commands: &[Command],
-    done: Command,
-) -> Result<(), ProposeError> {
+/// Proposes what is to be done to many jobs or launches, some at a time.
+async fn propose_all(host: &Host, reign: &Reign, at: Stamp, commands: &[Command]) -> Result<(), ProposeError> {
     let proposer = host.replica.proposer();
     for commands in commands.chunks(NAMED_AT_ONCE) {
         for reply in proposer.propose(Some(reign.term()), at, commands.to_vec()).await? {
             // A job that has changed in between has a next tick that was computed just now.
             let is_done = matches!(reply, Reply::Done | Reply::Unchanged);
-            if !is_done && !matches!(reply, Reply::Refused(Refusal::Stale { .. } | Refusal::NoJob(_))) {
-                tracing::error!(?reply, "a next tick was not moved");
+            let is_gone =
+                matches!(reply, Reply::Refused(Refusal::Stale { .. } | Refusal::NoJob(_) | Refusal::NoLaunch(_)));
+            if !is_done && !is_gone {
+                tracing::error!(?reply, "a time was not moved");
             }
         }
     }
-    proposer.propose_one(Some(reign.term()), at, done).await.map(|_| ())
+    Ok(())
+}
+
+/// Says that all of it is done. What was done in part before that is done again.
+async fn propose_done(host: &Host, reign: &Reign, at: Stamp, done: Command) -> Result<(), ProposeError> {
+    host.replica.proposer().propose_one(Some(reign.term()), at, done).await.map(|_| ())
 }
 
 impl Host {
