@@ -1,6 +1,6 @@
 //! Disks of a cluster's nodes that are full or broken.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use serde_json::json;
 use support::{
@@ -12,8 +12,8 @@ use support::{
 
 use crate::fixture::{SmallDisk, job};
 
-async fn start(dir: &std::path::Path, place: impl Fn(usize) -> Place) -> (Cluster, Recorder) {
-    let cluster = Cluster::start_in(dir, 3, 0, "", place).await;
+async fn start(dir: &Path, executors: usize, place: impl Fn(usize) -> Place) -> (Cluster, Recorder) {
+    let cluster = Cluster::start_in(dir, 3, executors, "", place).await;
     let recorder = Recorder::start(Behaviour::default()).await.unwrap();
     let manifest = job("* * * * * *", "skip", "overlap = \"allow\"", "do = \"effect\", count = 1, url = \"{api}/x\"");
     cluster.apply(&write_manifest(dir, &manifest.replace("{api}", &recorder.url())));
@@ -46,7 +46,7 @@ async fn until_succeeded(cluster: &Cluster, more: usize) {
 async fn a_full_disk_on_one_of_three_nodes_holds_launches_and_loses_none() {
     let dir = tempfile::tempdir().unwrap();
     let Some(disk) = SmallDisk::mount(&dir.path().join("node-3")) else { return };
-    let (cluster, _recorder) = start(dir.path(), |_| Place::default()).await;
+    let (cluster, _recorder) = start(dir.path(), 0, |_| Place::default()).await;
     disk.fill();
     let leader = cluster.leader().await;
     let status = async || cluster.nodes[usize::try_from(leader).unwrap() - 1].up().get("/v1/status").await;
@@ -77,13 +77,44 @@ async fn a_full_disk_on_one_of_three_nodes_holds_launches_and_loses_none() {
     cluster.until_equal().await;
 }
 
+/// The newest ticks that succeeded, and on which nodes.
+async fn ran_on(cluster: &Cluster, newest: usize) -> Option<Vec<u64>> {
+    let any = cluster.any().up();
+    let ticks = any.ticks("t/job").await?.into_iter().rev().filter(|(_, verdict, _)| verdict == "succeeded");
+    let mut nodes = Vec::new();
+    for launch in ticks.filter_map(|(_, _, launch)| launch).take(newest) {
+        nodes.push(any.launch(&launch).await?["attempts"].as_array()?.last()?["node"].as_u64()?);
+    }
+    Some(nodes)
+}
+
+/// A node that only runs things holds up nobody: the others run what it cannot.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_executor_whose_disk_is_full_gets_no_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(disk) = SmallDisk::mount(&dir.path().join("node-4")) else { return };
+    let (cluster, _recorder) = start(dir.path(), 1, |_| Place::default()).await;
+    until("the executor runs something", SOON, async || ran_on(&cluster, 9).await?.contains(&4).then_some(())).await;
+    disk.fill();
+    until("the leader knows that its disk is full", SOON, async || {
+        cluster.nodes_as_seen().await?[&4]["alarms"].to_string().contains("disk is full").then_some(())
+    })
+    .await;
+    until_succeeded(&cluster, 6).await;
+    // The first of them may have been sent before.
+    assert!(!ran_on(&cluster, 4).await.unwrap().contains(&4));
+    assert!(cluster.get("/v1/status").await.unwrap()["held"].is_null());
+    disk.make_room();
+    until("it runs something again", SOON, async || ran_on(&cluster, 3).await?.contains(&4).then_some(())).await;
+}
+
 /// A sync that fails is not tried again: the kernel may have dropped what it was about.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_cannot_sync_ends_and_another_leads() {
     let dir = tempfile::tempdir().unwrap();
     let syncs: Vec<Syncs> = (1..=3).map(|n| Syncs::new(&dir.path().join(format!("syncs-{n}")))).collect();
     let place = |n: usize| Place { under: syncs[n - 1].under(), ..Place::default() };
-    let (mut cluster, recorder) = start(dir.path(), place).await;
+    let (mut cluster, recorder) = start(dir.path(), 0, place).await;
     let leader = cluster.leader().await;
     let number = usize::try_from(leader).unwrap();
     syncs[number - 1].fail(true);
@@ -114,4 +145,71 @@ async fn a_leader_that_cannot_sync_ends_and_another_leads() {
     let gaps = cluster.any().up().cli(&["ticks", "t/job", "--gaps", "--format", "json"]);
     assert!(gaps.status.success(), "{}", String::from_utf8_lossy(&gaps.stderr));
     assert_eq!(cluster.nodes[0].up().get("/v1/status").await.unwrap()["alarms"], json!([]));
+}
+
+/// Damages the bytes of the only component on a node, or takes them away, and the code that was compiled from them.
+fn spoil_component(node: &Node, bytes: Option<&[u8]>) {
+    let components = node.data.join("components");
+    let mut files = std::fs::read_dir(components).unwrap().map(|file| file.unwrap().path());
+    let component = files.find(|path| path.extension().is_some_and(|extension| extension == "wasm")).unwrap();
+    match bytes {
+        Some(bytes) => std::fs::write(component, bytes).unwrap(),
+        None => std::fs::remove_file(component).unwrap(),
+    }
+    std::fs::remove_dir_all(node.data.join("code")).unwrap();
+}
+
+/// Neither is a fault of the job: no run of it fails for that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_component_that_is_damaged_or_gone_is_had_from_another_node() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut cluster, _recorder) = start(dir.path(), 0, |_| Place::default()).await;
+    cluster.until_warm(1).await;
+    cluster.nodes[1].kill();
+    cluster.nodes[2].kill();
+    spoil_component(&cluster.nodes[1], Some(b"something else"));
+    spoil_component(&cluster.nodes[2], None);
+    cluster.nodes[1].start().await;
+    cluster.nodes[2].start().await;
+    cluster.until_whole(3, 3).await;
+    cluster.until_warm(1).await;
+    until_succeeded(&cluster, 3).await;
+    let kept = std::fs::read_dir(cluster.nodes[1].data.join("components")).unwrap();
+    let mut kinds: Vec<String> =
+        kept.map(|file| file.unwrap().path().extension().unwrap().display().to_string()).collect();
+    kinds.sort();
+    assert_eq!(kinds, ["damaged", "wasm"]);
+
+    // Nobody has it: its ticks wait until it is stored again.
+    cluster.nodes.iter_mut().for_each(Node::kill);
+    cluster.nodes.iter().for_each(|node| spoil_component(node, None));
+    for node in &mut cluster.nodes {
+        node.start().await;
+    }
+    cluster.until_whole(3, 3).await;
+    let evidence = until("a run is given back, since its component is nowhere", SOON, async || {
+        let any = cluster.any().up();
+        for launch in any.ticks("t/job").await?.into_iter().filter_map(|(_, _, launch)| launch) {
+            let story = any.launch(&launch).await.map(|story| story.to_string()).unwrap_or_default();
+            if story.contains("cannot be had") {
+                return Some(story);
+            }
+        }
+        None
+    })
+    .await;
+    assert!(evidence.contains("never-started"), "{evidence}");
+    assert!(!verdicts(&cluster).await.iter().any(|verdict| verdict == "failed"));
+    let stored = std::fs::read(crate::fixture::test_guest()).unwrap();
+    let any = cluster.any().up();
+    let answer = any.http().post(format!("{}/v1/components", any.url())).body(stored).send().await.unwrap();
+    assert!(answer.status().is_success(), "{answer:?}");
+    until_succeeded(&cluster, 3).await;
+    assert!(cluster.any().up().cli(&["pause", "t/job", "--note", "done"]).status.success());
+    until("every tick has its verdict", SOON, async || {
+        let verdicts = verdicts(&cluster).await;
+        assert!(!verdicts.iter().any(|verdict| verdict == "failed"), "{verdicts:?}");
+        verdicts.iter().all(|verdict| verdict == "succeeded" || verdict.starts_with("skipped")).then_some(())
+    })
+    .await;
 }

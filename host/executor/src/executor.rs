@@ -15,8 +15,11 @@ use tickhost_ledger::{
     rows::Usage,
 };
 use tickhost_replica::{Clock, Replica, fault};
-use tickhost_sandbox::{Output, OutputText, RunReport, Runner};
-use tokio::sync::{Notify, oneshot};
+use tickhost_sandbox::{CodeError, Output, OutputText, RunReport, Runner};
+use tokio::{
+    sync::{Notify, oneshot},
+    time::Instant,
+};
 use uuid::Uuid;
 
 use crate::{
@@ -28,6 +31,10 @@ use crate::{
 
 /// A start is reported for as long as the session can hold, an end until somebody takes it.
 const REPORT_WITHIN: Duration = Duration::from_millis(SESSION_MS.unsigned_abs());
+/// A component that cannot be had is looked for so long before the run is given back: another executor may have it, and
+/// one that nobody has is not handed round without a pause.
+const LOOK_WITHIN: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// The executor cannot use its table.
 #[derive(Debug, thiserror::Error)]
@@ -280,10 +287,9 @@ impl Executor {
             calls: AtomicU32::new(0),
             results: Mutex::default(),
         });
-        let ready = self.ready(request.component).await;
-        let ended = match ready {
-            Err(message) => {
-                let report = RunReport { outcome: Outcome::Trapped { message }, usage: Usage::default() };
+        let ended = match self.ready(&run, request.component).await {
+            Err(outcome) => {
+                let report = RunReport { outcome, usage: Usage::default() };
                 self.finish(&mut row, report, &journal)
             }
             // Compiling can take longer than a session, and so can a pause of the whole process.
@@ -358,9 +364,26 @@ impl Executor {
         *self.replica.leader().borrow() == Some(self.replica.node())
     }
 
-    async fn ready(&self, component: Digest) -> Result<(), String> {
-        (self.fetch)(component).await?;
-        self.sandbox.prepare(component).await.map_err(|e| e.to_string())
+    /// Makes a component ready to run here. One that cannot be had is no fault of the job: its run never started. One
+    /// that is refused is refused everywhere.
+    async fn ready(&self, run: &RunId, component: Digest) -> Result<(), Outcome> {
+        let until = Instant::now() + LOOK_WITHIN;
+        loop {
+            let evidence = match (self.fetch)(component).await {
+                Err(why) => why,
+                Ok(()) => match self.sandbox.prepare(component).await {
+                    Ok(()) => return Ok(()),
+                    Err(error @ CodeError::Compile { .. }) => {
+                        return Err(Outcome::Trapped { message: error.to_string() });
+                    }
+                    Err(error) => error.to_string(),
+                },
+            };
+            if Instant::now() >= until || self.has_lapsed(run) {
+                return Err(Outcome::NeverStarted { evidence });
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
     }
 
     /// Whether the ledger took it, or has refused it for good; `None` where it cannot be asked.

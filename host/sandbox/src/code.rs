@@ -34,8 +34,11 @@ pub enum CodeError {
         /// Why it could not be read.
         source: std::io::Error,
     },
-    /// Its bytes are not what its name says.
-    #[error("`{path}` has the digest {found}, its name says {digest}; store the component again")]
+    /// Its bytes were not what its name says. They are set aside.
+    #[error(
+        "`{path}` had the digest {found}, its name says {digest}; it is set aside as `.damaged`, and had again from \
+         another node; where there is none, store the component again"
+    )]
     Damaged {
         /// The component.
         digest: Digest,
@@ -139,7 +142,7 @@ impl Sandbox {
         }
     }
 
-    /// A component's bytes, checked against their digest.
+    /// A component's bytes, checked against their digest. Damaged ones are set aside, so that good ones can be kept.
     ///
     /// # Errors
     /// Where they are not here, or damaged.
@@ -147,7 +150,13 @@ impl Sandbox {
         let path = self.component_path(digest);
         match std::fs::read(&path) {
             Ok(bytes) if Digest::of(&bytes) == *digest => Ok(bytes),
-            Ok(bytes) => Err(CodeError::Damaged { digest: *digest, path, found: Digest::of(&bytes) }),
+            Ok(bytes) => {
+                let error = CodeError::Damaged { digest: *digest, path: path.clone(), found: Digest::of(&bytes) };
+                tracing::error!(%error, "read a component");
+                std::fs::rename(&path, path.with_extension("damaged"))
+                    .map_err(|source| CodeError::Write { path, source })?;
+                Err(error)
+            }
             Err(source) => Err(CodeError::Missing { digest: *digest, path, source }),
         }
     }
