@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -348,7 +348,7 @@ async fn without_a_majority_nothing_is_accepted() {
     fixture.cluster.apply(&manifest);
 }
 
-/// What must not take part again: a wiped disk under its old number, and a copy of a directory.
+/// What must not take part again: a damaged log, a wiped disk under its old number, and a copy of a directory.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_disk_that_is_not_what_it_was_is_refused() {
     let mut fixture = Fixture::start(3, 0).await;
@@ -359,6 +359,18 @@ async fn a_disk_that_is_not_what_it_was_is_refused() {
     let copy = node.data.with_extension("copy");
     copy_all(&node.data, &copy);
     // It goes on for a while: the copy is old now.
+    node.start().await;
+    fixture.cluster.until_whole(3, 3).await;
+    let node = fixture.cluster.node(follower);
+    node.kill();
+    let wal = newest_wal(&node.data.join("db"));
+    let whole = std::fs::read(&wal).unwrap();
+    let mut damaged = whole.clone();
+    // Not the last record: that may be one that nobody waited for.
+    damaged[whole.len() / 2] ^= 0x55;
+    std::fs::write(&wal, damaged).unwrap();
+    refused(node, "the disk holds something else than was written").await;
+    std::fs::write(&wal, whole).unwrap();
     node.start().await;
     fixture.cluster.until_whole(3, 3).await;
     let node = fixture.cluster.node(follower);
@@ -393,6 +405,11 @@ async fn refused(node: &mut Node, why: &str) {
     let log = std::fs::read_to_string(&node.log).unwrap();
     assert!(log.lines().rev().take(30).any(|line| line.contains(why)), "{why}: {log}");
     node.process = None;
+}
+
+fn newest_wal(db: &Path) -> PathBuf {
+    let files = std::fs::read_dir(db).unwrap().map(|file| file.unwrap().path());
+    files.filter(|path| path.extension().is_some_and(|extension| extension == "log")).max().unwrap()
 }
 
 fn futures_block<T>(future: impl Future<Output = T>) -> T {

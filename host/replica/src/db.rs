@@ -43,7 +43,7 @@ pub(crate) const FAMILIES: [&str; 5] = [LOG, META, STATE, RUNS, OUTPUTS];
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// RocksDB cannot open it.
-    #[error("open the database in `{dir}`: {source}; if another tickhost runs on this directory, stop it first")]
+    #[error("open the database in `{dir}`: {source}; {}", what_to_do(source))]
     Rocks {
         /// The directory.
         dir: PathBuf,
@@ -97,6 +97,16 @@ pub enum OpenError {
         /// Why.
         why: String,
     },
+}
+
+fn what_to_do(error: &rocksdb::Error) -> &'static str {
+    match error.kind() {
+        rocksdb::ErrorKind::Corruption => {
+            "the disk holds something else than was written, and a node that forgot what it promised must not vote: \
+             restore a backup, or remove the directory and join as a new node"
+        }
+        _ => "if another tickhost runs on this directory, stop it first",
+    }
 }
 
 impl OpenError {

@@ -71,3 +71,33 @@ pub(crate) fn only(
 pub(crate) fn refuse(why: impl ToString) -> Response {
     (StatusCode::UNPROCESSABLE_ENTITY, why.to_string()).into_response()
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use axum::{
+        body::{Body, Bytes},
+        routing::post,
+    };
+    use tower_service::Service as _;
+
+    use super::*;
+
+    /// Nodes send each other components and entries of any size; whoever only reaches the port does not make this one
+    /// hold much.
+    #[tokio::test]
+    async fn a_stranger_may_send_little_and_a_node_as_much_as_it_needs() {
+        let take = || post(async |body: Bytes| body.len().to_string());
+        let router = router(Router::new().route("/member", take()), Router::new().route("/join", take()), |_| true);
+        let send = async |path: &str, caller: Caller, bytes: usize| {
+            let request = Request::post(path).extension(caller).body(Body::from(vec![0; bytes])).unwrap();
+            router.clone().call(request).await.unwrap().status()
+        };
+        let (stranger, node) = (Caller(None), Caller(Some(2)));
+        assert_eq!(send("/join", stranger, PUBLIC_BYTES_MAX).await, StatusCode::OK);
+        assert_eq!(send("/join", stranger, PUBLIC_BYTES_MAX + 1).await, StatusCode::PAYLOAD_TOO_LARGE);
+        assert_eq!(send("/member", node, 50 << 20).await, StatusCode::OK);
+        assert_eq!(send("/member", stranger, 1).await, StatusCode::FORBIDDEN);
+    }
+}

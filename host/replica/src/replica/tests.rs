@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use openraft::{
     StorageError,
+    alias::SnapshotMetaOf,
+    entry::RaftEntry,
+    storage::{RaftLogReader, RaftSnapshotBuilder, RaftStateMachine},
     testing::log::{StoreBuilder, Suite},
 };
 use tempfile::TempDir;
@@ -158,6 +161,104 @@ async fn a_torn_tail_loses_nothing_that_was_acknowledged() {
         close(replica, &torn).await;
         std::fs::remove_dir_all(torn).unwrap();
     }
+}
+
+/// The disk gives back something else than was synced: wherever that is in what was acknowledged last, the node says
+/// so and takes no part. Only bytes that say nothing may differ.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_tail_is_refused() {
+    let dir = TempDir::new().unwrap();
+    let node = dir.path().join("node");
+    let (replica, _outputs) = open(&node).await;
+    found(&replica).await;
+    let (wal, from) = newest_wal(&node);
+    replica.proposer().propose_one(None, Stamp(3), component(1)).await.unwrap();
+    let acknowledged = replica.read(State::hash);
+    // What is there at the moment of a kill, the floor included.
+    let killed = dir.path().join("killed");
+    copy_dir(&node, &killed);
+    copy_dir(&node.join("db"), &killed.join("db"));
+    close(replica, &node).await;
+    let whole = std::fs::read(killed.join("db").join(&wal)).unwrap();
+
+    let (mut by_rocks, mut by_floor) = (0, 0);
+    for at in (from..whole.len()).step_by((whole.len() - from).div_ceil(40)) {
+        let damaged = dir.path().join("damaged");
+        copy_dir(&killed, &damaged);
+        copy_dir(&killed.join("db"), &damaged.join("db"));
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x55;
+        std::fs::write(damaged.join("db").join(&wal), bytes).unwrap();
+        let opened = match Setup::on_disk(&damaged, 1, None, Clock::default()) {
+            Ok(setup) => Replica::open(setup).await,
+            Err(error) => Err(error),
+        };
+        match opened {
+            Err(OpenError::Rocks { .. }) => by_rocks += 1,
+            Err(OpenError::BelowFloor { .. }) => by_floor += 1,
+            Err(error) => panic!("damaged at {at} of {from}..{}: {error}", whole.len()),
+            Ok((replica, _outputs)) => {
+                let found = replica.read(State::hash);
+                assert_eq!(found, acknowledged, "damaged at {at} of {from}..{}, and nobody noticed", whole.len());
+                close(replica, &damaged).await;
+            }
+        }
+        std::fs::remove_dir_all(damaged).unwrap();
+    }
+    assert!(by_rocks > 10, "{by_rocks} refused by RocksDB, {by_floor} by the floor");
+}
+
+/// A node that lags is sent what it can have on its disk in time, and at least one entry however large it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_sent_at_once_is_bounded_in_bytes() {
+    let dir = TempDir::new().unwrap();
+    let (replica, _outputs) = open(dir.path()).await;
+    found(&replica).await;
+    let large = |n: u8| Command::PutComponent { digest: Digest([n; 32]), size: 1, imports: vec!["x".repeat(900_000)] };
+    let first = replica.status().last_index.unwrap() + 1;
+    for n in 0..8 {
+        replica.proposer().propose_one(None, Stamp(3), large(n)).await.unwrap();
+    }
+    let larger = Command::PutComponent { digest: Digest([9; 32]), size: 1, imports: vec!["x".repeat(5_000_000)] };
+    replica.proposer().propose_one(None, Stamp(3), larger).await.unwrap();
+    let mut log = LogStore::open(replica.db().clone()).unwrap();
+    let mut sent = async |from| {
+        let entries = log.limited_get_log_entries(from, first + 9).await.unwrap();
+        assert!(entries.first().is_none_or(|entry| entry.index() == from));
+        entries.len()
+    };
+    assert_eq!(sent(first).await, 3, "no more once two MiB are reached");
+    assert_eq!(sent(first + 7).await, 2);
+    assert_eq!(sent(first + 8).await, 1, "the largest goes alone");
+    assert_eq!(sent(first + 9).await, 0);
+    replica.shutdown().await;
+}
+
+/// Each removes the files of the other that it does not need any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn snapshots_are_built_and_installed_in_turn() {
+    let dir = TempDir::new().unwrap();
+    let db = Db::open(dir.path()).unwrap();
+    let mut machine = Machine::open(db.clone(), mpsc::unbounded_channel().0).unwrap();
+    let mut builder = machine.get_snapshot_builder().await;
+    let built = tokio::spawn(async move {
+        for _ in 0..50 {
+            builder.build_snapshot().await.unwrap();
+        }
+    });
+    let incoming = dir.path().join("incoming");
+    std::fs::create_dir_all(&incoming).unwrap();
+    for n in 0..50 {
+        let received = incoming.join(n.to_string());
+        let (last_log_id, last_membership) = crate::machine::write_rows(&db, &received).unwrap();
+        let meta = SnapshotMetaOf::<Types> { last_log_id, last_membership };
+        machine.install_snapshot(&meta, crate::machine::SnapshotFile(received)).await.unwrap();
+    }
+    built.await.unwrap();
+    let kept = machine.get_current_snapshot().await.unwrap().expect("a snapshot").snapshot.0;
+    let files: Vec<PathBuf> =
+        std::fs::read_dir(dir.path().join("snapshots")).unwrap().map(|file| file.unwrap().path()).collect();
+    assert_eq!(files, [kept]);
 }
 
 /// A clock since boot that goes on while the machine sleeps, as far as a test says.
