@@ -128,6 +128,11 @@ impl Client {
         self.pending = told;
     }
 
+    /// Whether a change is under way that may still be made.
+    pub(crate) fn is_writing(&self) -> bool {
+        matches!(self.pending, Some((Asked::Write, _)))
+    }
+
     /// What there is at the end.
     pub(crate) fn judge(&mut self, state: &tickhost_ledger::State) {
         let name = self.path.rsplit_once('/').map_or("", |(_, name)| name);

@@ -246,9 +246,10 @@ impl Node {
 
     /// Looks at the host, with its own time.
     pub(crate) fn with_host<R>(&self, look: impl FnOnce(&Host) -> R) -> Option<R> {
-        let host = self.host()?;
-        let _its_time = self.process.as_ref()?.runtime.enter();
-        Some(look(&host))
+        let process = self.process.as_ref()?;
+        let _its_time = process.runtime.enter();
+        let host = process.host.lock().unwrap_or_else(PoisonError::into_inner);
+        host.as_ref().map(look)
     }
 
     /// Has something done in its process.

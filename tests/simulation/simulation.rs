@@ -209,6 +209,7 @@ impl Simulation {
             self.tick()?;
         }
         self.may_write = false;
+        self.until("no client changes anything", |simulation| !simulation.clients.iter().any(Client::is_writing))?;
         let all = self.with_state(|state| state.jobs().map(|(name, _)| name.clone()).collect::<Vec<_>>());
         for name in all.map_err(failure("heals"))? {
             let path = format!("/v1/jobs/{}/{}/pause", name.namespace, name.name);
@@ -400,7 +401,7 @@ impl Simulation {
             let attempt = (run.attempt as usize).checked_sub(1).and_then(|at| launch.attempts.get(at));
             attempt.is_some_and(|attempt| attempt.ended.is_some())
         };
-        self.nodes.iter().filter_map(Node::host).any(|host| host.replica.read(is_closed))
+        self.nodes.iter().any(|node| node.with_host(|host| host.replica.read(is_closed)) == Some(true))
     }
 
     /// The median of what the clocks of the nodes that vote show, in milliseconds since 1970.

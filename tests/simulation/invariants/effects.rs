@@ -35,9 +35,7 @@ impl Invariant for Effects {
     }
 
     fn look(&mut self, simulation: &Simulation) -> Result<(), String> {
-        let closed = self.live.difference(&self.closed).filter(|run| simulation.is_closed(run));
-        let closed: Vec<RunId> = closed.cloned().collect();
-        self.closed.extend(closed);
+        self.closed.extend(self.live.extract_if(.., |run| simulation.is_closed(run)));
         Ok(())
     }
 }

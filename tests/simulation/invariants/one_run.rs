@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use tickhost_ledger::RunId;
 
-use super::Invariant;
+use super::{Invariant, stops};
 use crate::{
     node::Node,
     simulation::{Simulation, may_overlap},
@@ -28,10 +28,13 @@ impl Invariant for OneRun {
                     true => other.launch == run.launch,
                     false => other.launch.job == run.launch.job,
                 };
-                // A process that is stopped, and whose session is over, does nothing; what it does when it goes on is
-                // looked at by others.
+                // A process that is stopped, and whose session is over, does nothing, and stops its runs within moments
+                // when it goes on. What they do in between is refused.
                 let stands_still = |other: &RunId, at: u64| {
-                    simulation.node(at).is_some_and(Node::is_frozen) && simulation.is_closed(other)
+                    let is_or_was_just_now = |node: &Node| {
+                        node.is_frozen() || simulation.world.now_us() - node.thawed_at_us <= stops::WITHIN_US
+                    };
+                    simulation.node(at).is_some_and(is_or_was_just_now) && simulation.is_closed(other)
                 };
                 let beside = self.live.iter().find(|(other, at)| is_same(other) && !stands_still(other, *at)).cloned();
                 self.live.insert((run.clone(), *node));

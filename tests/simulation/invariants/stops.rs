@@ -8,7 +8,7 @@ use super::Invariant;
 use crate::{simulation::Simulation, world::Event};
 
 /// Stopping takes half a second at the most, and a process that was frozen looks at its session within a fifth of one.
-const WITHIN_US: u64 = 700_000;
+pub(super) const WITHIN_US: u64 = 700_000;
 
 #[derive(Default)]
 pub(super) struct Stops {
