@@ -1,6 +1,9 @@
 //! Disks of a cluster's nodes that are full or broken.
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use serde_json::json;
 use support::{
@@ -147,15 +150,13 @@ async fn a_leader_that_cannot_sync_ends_and_another_leads() {
     assert_eq!(cluster.nodes[0].up().get("/v1/status").await.unwrap()["alarms"], json!([]));
 }
 
-/// Damages the bytes of the only component on a node, or takes them away, and the code that was compiled from them.
-fn spoil_component(node: &Node, bytes: Option<&[u8]>) {
-    let components = node.data.join("components");
-    let mut files = std::fs::read_dir(components).unwrap().map(|file| file.unwrap().path());
-    let component = files.find(|path| path.extension().is_some_and(|extension| extension == "wasm")).unwrap();
-    match bytes {
-        Some(bytes) => std::fs::write(component, bytes).unwrap(),
-        None => std::fs::remove_file(component).unwrap(),
-    }
+/// The bytes of the only component on a node.
+fn component(node: &Node) -> Option<PathBuf> {
+    let mut files = std::fs::read_dir(node.data.join("components")).unwrap().map(|file| file.unwrap().path());
+    files.find(|path| path.extension().is_some_and(|extension| extension == "wasm"))
+}
+
+fn remove_code(node: &Node) {
     std::fs::remove_dir_all(node.data.join("code")).unwrap();
 }
 
@@ -165,12 +166,13 @@ async fn a_component_that_is_damaged_or_gone_is_had_from_another_node() {
     let dir = tempfile::tempdir().unwrap();
     let (mut cluster, _recorder) = start(dir.path(), 0, |_| Place::default()).await;
     cluster.until_warm(1).await;
+    // This one can run it all the same; the others could not have it from here.
+    std::fs::remove_file(component(&cluster.nodes[2]).unwrap()).unwrap();
+    until("the bytes are there again", SOON, async || component(&cluster.nodes[2]).map(|_| ())).await;
     cluster.nodes[1].kill();
-    cluster.nodes[2].kill();
-    spoil_component(&cluster.nodes[1], Some(b"something else"));
-    spoil_component(&cluster.nodes[2], None);
+    std::fs::write(component(&cluster.nodes[1]).unwrap(), b"something else").unwrap();
+    remove_code(&cluster.nodes[1]);
     cluster.nodes[1].start().await;
-    cluster.nodes[2].start().await;
     cluster.until_whole(3, 3).await;
     cluster.until_warm(1).await;
     until_succeeded(&cluster, 3).await;
@@ -182,7 +184,10 @@ async fn a_component_that_is_damaged_or_gone_is_had_from_another_node() {
 
     // Nobody has it: its ticks wait until it is stored again.
     cluster.nodes.iter_mut().for_each(Node::kill);
-    cluster.nodes.iter().for_each(|node| spoil_component(node, None));
+    for node in &cluster.nodes {
+        std::fs::remove_file(component(node).unwrap()).unwrap();
+        remove_code(node);
+    }
     for node in &mut cluster.nodes {
         node.start().await;
     }

@@ -354,6 +354,11 @@ impl Executor {
         self.live().get(run).is_some_and(|live| live.lapsed)
     }
 
+    /// Whether a run is to stop, for whatever reason.
+    fn is_told_to_stop(&self, run: &RunId) -> bool {
+        self.live().get(run).is_none_or(|live| live.stop.is_none())
+    }
+
     /// Whether a run that was taken may still begin.
     fn may_begin(&self, run: &RunId) -> bool {
         let is_over = self.has_lapsed(run) || self.session().is_none();
@@ -379,7 +384,7 @@ impl Executor {
                     Err(error) => error.to_string(),
                 },
             };
-            if Instant::now() >= until || self.has_lapsed(run) {
+            if Instant::now() >= until || self.is_told_to_stop(run) {
                 return Err(Outcome::NeverStarted { evidence });
             }
             tokio::time::sleep(LOOK_EVERY).await;

@@ -74,16 +74,17 @@ pub(crate) fn fetch(
     }
 }
 
-/// Fetches and compiles ahead, one after the other, what the ledger names and this node has not ready: after an
-/// upload elsewhere, after a restart, after an upgrade of the engine.
+/// Fetches and compiles ahead, one after the other, what the ledger names and this node has not, or has not ready: after
+/// an upload elsewhere, after a restart, after an upgrade of the engine, after damage to a file. Bytes count where the
+/// code is ready as well: other nodes ask for them.
 pub(crate) async fn warm(host: Host) {
     let fetch = fetch(host.replica.clone(), host.sandbox.clone());
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         let ready = host.sandbox.warm();
-        let missing: Vec<Digest> =
-            host.replica.read(|state| state.components().filter(|digest| !ready.contains(digest)).copied().collect());
-        for digest in missing {
+        let named: Vec<Digest> = host.replica.read(|state| state.components().copied().collect());
+        let is_here = |digest: &Digest| ready.contains(digest) && host.sandbox.has_component(digest);
+        for digest in named.into_iter().filter(|digest| !is_here(digest)) {
             let made = match fetch(digest).await {
                 Ok(()) => host.sandbox.prepare(digest).await.map_err(|e| e.to_string()),
                 Err(why) => Err(why),

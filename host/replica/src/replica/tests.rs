@@ -137,8 +137,7 @@ async fn a_torn_tail_loses_nothing_that_was_acknowledged() {
     }
     let hash = replica.read(State::hash);
     let acknowledged = dir.path().join("acknowledged");
-    copy_dir(&node, &acknowledged);
-    copy_dir(&node.join("db"), &acknowledged.join("db"));
+    copy_node(&node, &acknowledged);
     let (wal, from) = newest_wal(&acknowledged);
     replica.proposer().propose_one(None, Stamp(3), component(99)).await.unwrap();
     let with_the_last = replica.read(State::hash);
@@ -149,8 +148,7 @@ async fn a_torn_tail_loses_nothing_that_was_acknowledged() {
     let step = (whole.len() - from).div_ceil(20);
     for cut in (from..whole.len()).step_by(step) {
         let torn = dir.path().join("torn");
-        copy_dir(&acknowledged, &torn);
-        copy_dir(&acknowledged.join("db"), &torn.join("db"));
+        copy_node(&acknowledged, &torn);
         std::fs::write(torn.join("db").join(&wal), &whole[..cut]).unwrap();
         let (replica, _outputs) = open(&torn).await;
         // The last one is there whole or not at all.
@@ -176,16 +174,14 @@ async fn a_damaged_tail_is_refused() {
     let acknowledged = replica.read(State::hash);
     // What is there at the moment of a kill, the floor included.
     let killed = dir.path().join("killed");
-    copy_dir(&node, &killed);
-    copy_dir(&node.join("db"), &killed.join("db"));
+    copy_node(&node, &killed);
     close(replica, &node).await;
     let whole = std::fs::read(killed.join("db").join(&wal)).unwrap();
 
     let (mut by_rocks, mut by_floor) = (0, 0);
     for at in (from..whole.len()).step_by((whole.len() - from).div_ceil(40)) {
         let damaged = dir.path().join("damaged");
-        copy_dir(&killed, &damaged);
-        copy_dir(&killed.join("db"), &damaged.join("db"));
+        copy_node(&killed, &damaged);
         let mut bytes = whole.clone();
         bytes[at] ^= 0x55;
         std::fs::write(damaged.join("db").join(&wal), bytes).unwrap();
@@ -299,6 +295,12 @@ fn newest_wal(node: &Path) -> (String, usize) {
     let newest = names.max().unwrap();
     let length = std::fs::metadata(node.join("db").join(&newest)).unwrap().len();
     (newest, usize::try_from(length).unwrap())
+}
+
+/// A node's files with its database and floor.
+fn copy_node(from: &Path, to: &Path) {
+    copy_dir(from, to);
+    copy_dir(&from.join("db"), &to.join("db"));
 }
 
 fn copy_dir(from: &Path, to: &Path) {
