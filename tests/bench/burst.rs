@@ -147,7 +147,9 @@ async fn report(
     syncs: u64,
 ) {
     let mut late_us = Vec::new();
-    let mut last_end_ms = 0;
+    // What the ledger stamped on the way of each launch.
+    let mut stages =
+        [("decided", Vec::new()), ("intended", Vec::new()), ("start committed", Vec::new()), ("ended", Vec::new())];
     for job in all {
         let Some(launch) = job["last"][0].as_str() else { continue };
         let Some(story) = host.launch(launch).await else { continue };
@@ -158,7 +160,11 @@ async fn report(
         {
             late_us.push(at - due.timestamp() * 1_000_000);
         }
-        last_end_ms = last_end_ms.max(millis(&ended["at"]).unwrap_or_default() - due.timestamp() * 1_000);
+        let attempt = &story["attempts"][0];
+        let stamps = [&story["decided_at"], &attempt["intended_at"], &attempt["started_at"], &ended["at"]];
+        for ((_, late_ms), stamp) in stages.iter_mut().zip(stamps) {
+            late_ms.extend(millis(stamp).map(|at| at - due.timestamp() * 1_000));
+        }
     }
     late_us.sort_unstable();
     println!("\n{jobs} jobs in one second, {}:", if effect { "one effect each" } else { "no effects" });
@@ -171,6 +177,11 @@ async fn report(
             late_us.last().copied().unwrap_or_default() / 1_000
         );
     }
+    for (stage, late_ms) in &mut stages {
+        late_ms.sort_unstable();
+        println!("  tick to {stage}: p50 {} ms, last {} ms", percentile(late_ms, 0.5), percentile(late_ms, 1.0));
+    }
+    let last_end_ms = percentile(&stages[3].1, 1.0);
     println!(
         "  all {jobs} ended and recorded after {last_end_ms} ms: {} launches per second",
         jobs as i64 * 1_000 / last_end_ms.max(1)

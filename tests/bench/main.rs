@@ -10,9 +10,9 @@ mod writes;
 #[tokio::main]
 async fn main() {
     println!(
-        "{} cores; our crates at opt-level 1, dependencies at 2, what has to do with schedules and this program at 3 (the \
-         profile that tests and demo use)",
-        std::thread::available_parallelism().map_or(0, usize::from)
+        "{} cores, {}",
+        std::thread::available_parallelism().map_or(0, usize::from),
+        if cfg!(debug_assertions) { "the build that tests use: slower than what operators run" } else { "optimised" }
     );
     let only: Vec<String> = std::env::args().skip(1).collect();
     let wanted = |name: &str| only.is_empty() || only.iter().any(|o| o == name);

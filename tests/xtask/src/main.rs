@@ -28,7 +28,8 @@ const USAGE: &str = "cargo xtask COMMAND
   histories N  try N histories of the launch protocol over a bad network (a second number: the seed to begin at)
   triples N    compare N random schedules with brute force (a second number: the seed to begin at)
   fuzz SECONDS feed the reader of expressions and the walker with anything
-  bench        print the benchmarks
+  release      build the optimised tickhost that operators run, and say where it is
+  bench        print the benchmarks, of the optimised tickhost
   example-api  run the API that the examples' manifests name, and show what it receives
   setup        install what is missing, or say what to install
 
@@ -77,9 +78,17 @@ fn dispatch(command: &str, rest: &[String]) -> Result<(), Failed> {
             cargo.program(command).run(rest)
         }
         "upgrade-test" => upgrade_test(&cargo, rest.first().map_or("HEAD~1", String::as_str)),
+        "release" => {
+            setup::host()?;
+            release(&cargo, &["tickhost"])?;
+            println!("{}", cargo.released("tickhost").path().display());
+            Ok(())
+        }
         "bench" => {
-            build(&cargo)?;
-            cargo.program("bench").run(rest)
+            setup::host()?;
+            guests::build(&cargo)?;
+            release(&cargo, &["tickhost", "bench"])?;
+            cargo.released("bench").run(rest)
         }
         "simulate" => simulate(&cargo, rest),
         "histories" => histories(&cargo, rest),
@@ -107,6 +116,14 @@ fn build(cargo: &Cargo) -> Result<(), Failed> {
     guests::build(cargo)?;
     say("build the host (the first time RocksDB and wasmtime too: half an hour on two cores)");
     cargo.command(&["build", "--workspace", "--bins"]).run()
+}
+
+/// Optimised, without the points and bugs that tests need.
+fn release(cargo: &Cargo, programs: &[&str]) -> Result<(), Failed> {
+    say("build the optimised host (the first time RocksDB and wasmtime too: half an hour on two cores)");
+    let bins = programs.iter().flat_map(|program| ["--bin", program]);
+    let arguments: Vec<&str> = ["build", "--release", "--workspace"].into_iter().chain(bins).collect();
+    cargo.command(&arguments).run()
 }
 
 fn fmt_check(cargo: &Cargo) -> Result<(), Failed> {

@@ -107,6 +107,11 @@ impl Cargo {
     pub(crate) fn program(&self, name: &str) -> Program {
         Program { path: self.target.join("debug").join(name), root: self.root.clone() }
     }
+
+    /// The same, optimised.
+    pub(crate) fn released(&self, name: &str) -> Program {
+        Program { path: self.target.join("release").join(name), root: self.root.clone() }
+    }
 }
 
 pub(crate) struct Program {
@@ -115,6 +120,11 @@ pub(crate) struct Program {
 }
 
 impl Program {
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     pub(crate) fn run(self, arguments: &[String]) -> Result<(), Failed> {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         Step::new(self.path, &arguments).dir(&self.root).run()
