@@ -37,7 +37,7 @@ pub(crate) async fn keep_session(host: Host) {
                 let warm = host.sandbox.warm();
                 let news = (told.as_ref() != Some(&warm)).then(|| warm.clone());
                 let asked_ms = host.clock.since_boot_ms();
-                match ask(&host, leader, session, sequence, news).await {
+                match ask(&host, leader, question(&host, session, sequence, news)).await {
                     Some(Granted::Session { leader, session: granted, median }) => {
                         if let Some(median) = median {
                             host.watch.told(median, host.clock.since_boot_ms());
@@ -74,14 +74,9 @@ pub(crate) async fn keep_session(host: Host) {
     }
 }
 
-async fn ask(
-    host: &Host,
-    leader: u64,
-    session: Option<Uuid>,
-    sequence: u64,
-    warm: Option<BTreeSet<Digest>>,
-) -> Option<Granted> {
-    let ask = Ask {
+/// What this node asks its leader.
+pub(crate) fn question(host: &Host, session: Option<Uuid>, sequence: u64, warm: Option<BTreeSet<Digest>>) -> Ask {
+    Ask {
         node: host.replica.node(),
         session,
         store: host.executor.witness().store,
@@ -97,7 +92,10 @@ async fn ask(
         version: VERSION.to_owned(),
         format: FORMAT,
         warm,
-    };
+    }
+}
+
+async fn ask(host: &Host, leader: u64, ask: Ask) -> Option<Granted> {
     if leader == host.replica.node() {
         return Some(host.grant(ask).await);
     }

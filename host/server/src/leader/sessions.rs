@@ -247,3 +247,26 @@ fn take_lapsed(reign: &Reign, node: u64, now_ms: i64) -> Option<i64> {
 fn said(ask: &Ask) -> Said {
     Said { full: ask.full.clone(), disk_free: ask.disk_free, applied_index: ask.applied_index }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::{host::Settings, member::question};
+
+    /// Whoever is refused takes nothing from the one whose place it wanted.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_run_table_that_the_cluster_does_not_know_takes_no_seat() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host::start(Settings::in_dir(dir.path().to_owned())).await.unwrap();
+        let session = host.executor.session();
+        let sequence = host.executor.next_sequence().await.unwrap();
+        let stranger = Ask { store: Uuid::from_u128(1), ..question(&host, None, sequence, None) };
+        let refused = host.grant(stranger).await;
+        assert!(matches!(&refused, Granted::Refused(why) if why.contains("node 1")), "{refused:?}");
+        let own = host.grant(question(&host, session, sequence, None)).await;
+        assert!(matches!(own, Granted::Session { session: same, .. } if Some(same) == session), "{own:?}");
+        host.stop().await;
+    }
+}
