@@ -374,6 +374,11 @@ impl Simulation {
         self.nodes.iter().filter(|node| !node.is_spoiled && !self.removed.contains(&node.id))
     }
 
+    /// The nodes that were to be removed, where nothing else is the matter with them.
+    pub(crate) fn let_go(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.iter().filter(|node| !node.is_spoiled && self.removed.contains(&node.id))
+    }
+
     pub(crate) fn node(&self, id: u64) -> Option<&Node> {
         self.nodes.iter().find(|node| node.id == id)
     }

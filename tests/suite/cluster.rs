@@ -390,8 +390,67 @@ async fn a_disk_that_is_not_what_it_was_is_refused() {
     fixture.cluster.until_whole(3, 3).await;
 }
 
+/// Nobody sends a node that was removed anything any more: it asks, ends, and says why, also where it was off then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_was_removed_says_so_and_ends() {
+    let mut fixture = Fixture::start(3, 1).await;
+    let leader = fixture.cluster.leader().await;
+    let voter = (1..=3).find(|node| *node != leader).unwrap();
+    for number in [voter, 4] {
+        if number == 4 {
+            fixture.cluster.node(number).kill();
+        }
+        let at_leader = fixture.cluster.node(leader).url();
+        let removed = cli(&at_leader, &["cluster", "remove", &number.to_string()]);
+        assert!(removed.status.success(), "{}", String::from_utf8_lossy(&removed.stderr));
+        let node = fixture.cluster.node(number);
+        if number != 4 {
+            ends(node, "was removed from the cluster").await;
+        }
+        refused(node, "was removed from the cluster").await;
+    }
+}
+
+/// A node without a log has to be told that it is new, by one whose own state is up to date: it may have been wiped since.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_lags_vouches_for_nobody() {
+    let mut fixture = Fixture::start(3, 0).await;
+    let leader = fixture.cluster.leader().await;
+    let lagging = (1..=3).find(|node| leader != *node).unwrap();
+    let mut node = Node::prepare(fixture.dir.path(), "late", "");
+    fixture.cluster.admit(&mut node, true);
+    fixture.cluster.until_equal().await;
+    // From here on it knows the node as one that has never begun.
+    fixture.cluster.node(lagging).kill();
+    node.start().await;
+    let has_session = async || node.up().get("/v1/status").await.filter(|status| !status["session"].is_null());
+    until("it has a session", SOON, has_session).await;
+    node.kill();
+    for number in 1..=3 {
+        fixture.cluster.node(number).kill();
+    }
+    fixture.cluster.node(lagging).start().await;
+    std::fs::remove_dir_all(node.data.join("db")).unwrap();
+    std::fs::remove_file(node.data.join("floor")).unwrap();
+    node.spawn(None, &[]);
+    until("it waits", SOON, async || {
+        let log = std::fs::read_to_string(&node.log).unwrap();
+        log.contains("waits for one that knows whether it is new").then_some(())
+    })
+    .await;
+    for number in (1..=3).filter(|node| *node != lagging) {
+        fixture.cluster.node(number).start().await;
+    }
+    ends(&mut node, "its disk was wiped").await;
+}
+
 async fn refused(node: &mut Node, why: &str) {
     node.spawn(None, &[]);
+    ends(node, why).await;
+}
+
+/// The node gives up by itself.
+async fn ends(node: &mut Node, why: &str) {
     let began = Instant::now();
     let status = loop {
         if let Some(status) = node.process.as_mut().unwrap().ended() {

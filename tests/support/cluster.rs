@@ -188,6 +188,16 @@ impl Cluster {
     }
 
     async fn let_join(&mut self, mut node: Node, executor: bool) {
+        self.admit(&mut node, executor);
+        node.start().await;
+        self.nodes.push(node);
+    }
+
+    /// Lets one more node in, and does not start it.
+    ///
+    /// # Panics
+    /// Where it does not work.
+    pub fn admit(&self, node: &mut Node, executor: bool) {
         let mut arguments = vec!["cluster", "token"];
         arguments.extend(executor.then_some("--executor"));
         let token = self.any().up().cli(&arguments);
@@ -202,8 +212,6 @@ impl Cluster {
         assert!(joined.status.success(), "{}", String::from_utf8_lossy(&joined.stderr));
         let joined: Value = serde_json::from_slice(&joined.stdout).expect("an answer");
         node.number = joined["node"].as_u64().expect("a number");
-        node.start().await;
-        self.nodes.push(node);
     }
 
     /// A node that runs.

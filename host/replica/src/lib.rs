@@ -22,12 +22,13 @@ mod raft;
 mod replica;
 mod rocks;
 pub mod store;
+mod tail;
 mod tls;
 
 pub use clock::Clock;
 pub use db::{Db, OpenError};
 pub use identity::Identity;
-pub use listen::{Caller, Listen};
+pub use listen::{Caller, Listen, Routes};
 pub use machine::AppliedOutputs;
 pub use peers::{Body, CallError, Lane, Peers, Target, Transport};
 pub use propose::{ProposeError, Proposer};

@@ -11,8 +11,8 @@ use axum::{
 };
 use futures::future::BoxFuture;
 
-/// What somebody without a certificate may send in one request.
-const PUBLIC_BYTES_MAX: usize = 64 << 10;
+/// What somebody who does not belong to the cluster may send in one request.
+const LITTLE_BYTES_MAX: usize = 64 << 10;
 
 /// The node at the other end; `None` for somebody without a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,16 +33,22 @@ pub trait Listen: Send + 'static {
     fn serve(self: Box<Self>, router: Router) -> BoxFuture<'static, io::Result<()>>;
 }
 
-/// What peers are served. `members` is for nodes with a certificate that still belong to the cluster; `public` for
-/// everybody who reaches the port.
-pub(crate) fn router(
-    members: Router,
-    public: Router,
-    is_member: impl Fn(u64) -> bool + Clone + Send + Sync + 'static,
-) -> Router {
-    let members = only(members, "does not belong to the cluster any more", is_member);
-    let public = public.layer(DefaultBodyLimit::max(PUBLIC_BYTES_MAX));
-    members.layer(DefaultBodyLimit::disable()).merge(public)
+/// What peers are served, by who may ask.
+#[derive(Debug, Default)]
+pub struct Routes {
+    /// For nodes with a certificate that still belong to the cluster. They may send as much as they want.
+    pub members: Router,
+    /// For nodes with a certificate, also where they were removed.
+    pub certified: Router,
+    /// For everybody who reaches the port.
+    pub public: Router,
+}
+
+pub(crate) fn router(routes: Routes, is_member: impl Fn(u64) -> bool + Clone + Send + Sync + 'static) -> Router {
+    let members = only(routes.members, "does not belong to the cluster any more", is_member);
+    let certified = only(routes.certified, "is unknown", |_| true);
+    let limited = certified.merge(routes.public).layer(DefaultBodyLimit::max(LITTLE_BYTES_MAX));
+    members.layer(DefaultBodyLimit::disable()).merge(limited)
 }
 
 /// Lets only those nodes ask what is behind these routes; `wrong` says what is the matter with the others.
@@ -88,16 +94,21 @@ mod tests {
     /// hold much.
     #[tokio::test]
     async fn a_stranger_may_send_little_and_a_node_as_much_as_it_needs() {
-        let take = || post(async |body: Bytes| body.len().to_string());
-        let router = router(Router::new().route("/member", take()), Router::new().route("/join", take()), |_| true);
+        let take = |path: &str| Router::new().route(path, post(async |body: Bytes| body.len().to_string()));
+        let routes = Routes { members: take("/member"), certified: take("/standing"), public: take("/join") };
+        let router = router(routes, |node| node == 2);
         let send = async |path: &str, caller: Caller, bytes: usize| {
             let request = Request::post(path).extension(caller).body(Body::from(vec![0; bytes])).unwrap();
             router.clone().call(request).await.unwrap().status()
         };
-        let (stranger, node) = (Caller(None), Caller(Some(2)));
-        assert_eq!(send("/join", stranger, PUBLIC_BYTES_MAX).await, StatusCode::OK);
-        assert_eq!(send("/join", stranger, PUBLIC_BYTES_MAX + 1).await, StatusCode::PAYLOAD_TOO_LARGE);
+        let (stranger, node, removed) = (Caller(None), Caller(Some(2)), Caller(Some(3)));
+        assert_eq!(send("/join", stranger, LITTLE_BYTES_MAX).await, StatusCode::OK);
+        assert_eq!(send("/join", stranger, LITTLE_BYTES_MAX + 1).await, StatusCode::PAYLOAD_TOO_LARGE);
         assert_eq!(send("/member", node, 50 << 20).await, StatusCode::OK);
         assert_eq!(send("/member", stranger, 1).await, StatusCode::FORBIDDEN);
+        assert_eq!(send("/member", removed, 1).await, StatusCode::FORBIDDEN);
+        assert_eq!(send("/standing", removed, LITTLE_BYTES_MAX).await, StatusCode::OK);
+        assert_eq!(send("/standing", removed, LITTLE_BYTES_MAX + 1).await, StatusCode::PAYLOAD_TOO_LARGE);
+        assert_eq!(send("/standing", stranger, 1).await, StatusCode::FORBIDDEN);
     }
 }

@@ -4,6 +4,7 @@ use std::{
     fmt::Debug,
     io,
     ops::{Bound, RangeBounds},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use openraft::{
@@ -19,6 +20,7 @@ use crate::{
     fault,
     raft::Types,
     store::Batch,
+    tail::Tail,
 };
 
 /// Bytes of entries that are sent to a node at once, about: it has to have them on its disk within the time of an append.
@@ -31,13 +33,14 @@ const PURGED: &[u8] = b"purged";
 #[derive(Clone)]
 pub(crate) struct LogStore {
     db: Db,
+    tail: Arc<Mutex<Tail>>,
 }
 
 impl LogStore {
     /// # Errors
     /// A log or a vote below what the node had promised: it must not take part.
     pub(crate) fn open(db: Db) -> Result<Self, OpenError> {
-        let store = Self { db };
+        let store = Self { db, tail: Arc::default() };
         let floor = store.db.floor();
         let damaged = |e: io::Error| OpenError::Damaged { dir: store.db.dir().to_owned(), why: e.to_string() };
         let last = store.last().map_err(damaged)?.map_or(0, |id| id.index);
@@ -51,6 +54,10 @@ impl LogStore {
             });
         }
         Ok(store)
+    }
+
+    fn tail(&self) -> MutexGuard<'_, Tail> {
+        self.tail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn last(&self) -> io::Result<Option<LogIdOf<Types>>> {
@@ -70,11 +77,19 @@ impl LogStore {
             Bound::Excluded(index) => index + 1,
             Bound::Unbounded => 0,
         };
+        let end = match range.end_bound() {
+            Bound::Included(index) => index + 1,
+            Bound::Excluded(index) => *index,
+            Bound::Unbounded => u64::MAX,
+        };
+        if let Some(entries) = self.tail().entries(start..end, bytes_max) {
+            return Ok(entries);
+        }
         let (mut entries, mut bytes) = (Vec::new(), 0);
         for row in self.db.rows(LOG, &start.to_be_bytes())? {
             let (_, value) = row?;
             let entry: EntryOf<Types> = codec::decode(&value).map_err(io::Error::other)?;
-            if !range.contains(&entry.index()) || bytes >= bytes_max {
+            if entry.index() >= end || bytes >= bytes_max {
                 break;
             }
             bytes += value.len();
@@ -168,6 +183,7 @@ impl RaftLogStorage<Types> for LogStore {
     {
         let mut batch = Batch::default();
         let (mut who, mut last) = (Waiting::Launches(0), 0);
+        let mut appended = Vec::new();
         for entry in entries {
             who = match (who, launches(&entry.payload)) {
                 (Waiting::Launches(before), Some(launches)) => Waiting::Launches(before + launches),
@@ -175,9 +191,13 @@ impl RaftLogStorage<Types> for LogStore {
             };
             last = entry.index();
             let bytes = codec::encode(&entry).map_err(io::Error::other)?;
+            appended.push((entry, bytes.len()));
             batch.put(LOG, last.to_be_bytes(), bytes);
         }
         self.db.write(batch)?;
+        let mut tail = self.tail();
+        appended.into_iter().for_each(|(entry, bytes)| tail.push(entry, bytes));
+        drop(tail);
         if fault::planted("acknowledge-unsynced") {
             callback.io_completed(Ok(()));
             return Ok(());
@@ -197,7 +217,9 @@ impl RaftLogStorage<Types> for LogStore {
         self.db.sync(Waiting::Somebody).await;
         // First the promise is taken back: in between, a crash leaves a log above its floor.
         self.db.raise_floor(|floor| floor.last_index = floor.last_index.min(keep), true);
-        self.delete(last.map_or(0, |id| id.index + 1), u64::MAX)?;
+        let from = last.map_or(0, |id| id.index + 1);
+        self.tail().cut(from);
+        self.delete(from, u64::MAX)?;
         self.db.sync(Waiting::Somebody).await;
         Ok(())
     }
@@ -205,6 +227,7 @@ impl RaftLogStorage<Types> for LogStore {
     async fn purge(&mut self, log_id: LogIdOf<Types>) -> Result<(), io::Error> {
         // The state that stands for these entries is on disk before they go.
         self.db.sync(Waiting::Somebody).await;
+        self.tail().purge(log_id.index);
         let mut batch = Batch::default();
         batch.put(META, PURGED, codec::encode(&Some(log_id)).map_err(io::Error::other)?);
         batch.delete_range(LOG, 0, log_id.index + 1);

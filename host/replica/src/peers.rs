@@ -93,7 +93,8 @@ pub struct Target<'a> {
 
 /// Carries requests to nodes, and what they answer back.
 pub trait Transport: Send + Sync + 'static {
-    /// Sends a request. The head of the answer has to be there within that time, and the rest of it once more.
+    /// Sends a request. A connection has to be there within that time, then the head of the answer, and then the rest of
+    /// it.
     ///
     /// # Errors
     /// Whether the request can have arrived.

@@ -360,7 +360,7 @@ async fn propose_batch(raft: &LedgerRaft, batch: Vec<Proposal>) {
 async fn write(raft: &LedgerRaft, term: u64, entry: Entry) -> Result<Vec<Reply>, ProposeError> {
     let stopped = |fatal: Fatal<Types>| ProposeError::Stopped(fatal.to_string());
     let (responder, answer) = ProgressResponder::<Types, ClientWriteResult<Types>>::complete_only();
-    raft.write(Request(entry)).responder(responder).with_leader(term).await.map_err(stopped)?;
+    raft.write(Request(Arc::new(entry))).responder(responder).with_leader(term).await.map_err(stopped)?;
     match answer.await {
         Ok(Ok(response)) => Ok(response.data.0),
         Ok(Err(ClientWriteError::LogEntryDiscarded(_))) => Err(ProposeError::Unknown),

@@ -1,5 +1,7 @@
 //! A node's part in the group: taking part, reading, and knowing whether it leads. Proposing is beside.
 
+mod watched;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
@@ -12,7 +14,7 @@ use std::{
 
 use axum::Router;
 use openraft::{
-    BasicNode, ChangeMembers, Config, Raft, RaftMetrics, ReadPolicy, ServerState, SnapshotPolicy,
+    BasicNode, ChangeMembers, Config, Raft, ReadPolicy, SnapshotPolicy,
     alias::LogIdOf,
     async_runtime::{Instant as _, WatchReceiver},
     errors::ClientWriteError,
@@ -29,7 +31,7 @@ use crate::{
     db::{Db, OpenError, Waiting},
     fault,
     identity::Identity,
-    listen::{self, Listen},
+    listen::{self, Listen, Routes},
     log::LogStore,
     machine::{AppliedOutputs, Machine},
     network::{self, Network},
@@ -38,6 +40,8 @@ use crate::{
     raft::Types,
     tls::TlsTransport,
 };
+
+use self::watched::{Watched, leading_term};
 
 pub(crate) type LedgerRaft = Raft<Types, Machine>;
 
@@ -105,8 +109,7 @@ pub struct Replica {
     state: Arc<RwLock<State>>,
     proposer: Proposer,
     peers: Peers,
-    leading: watch::Receiver<Option<u64>>,
-    leader: watch::Receiver<Option<u64>>,
+    watched: Watched,
     node: u64,
     incoming: Arc<PathBuf>,
     /// The last term in which this node has begun to hand leadership over.
@@ -164,13 +167,14 @@ impl Replica {
         let network = Network { peers: peers.clone(), db: db.clone() };
         let raft = LedgerRaft::new(node, config, network, log, machine).await;
         let raft = raft.map_err(|e| failed(e.to_string()))?;
-        let (leading, leader) = watch_leader(&raft, node, peers.clone());
-        let proposer = Proposer::start(raft.clone(), node, peers.clone(), leader.clone(), state.clone(), clock.clone());
+        let watched = Watched::follow(&raft, node, peers.clone());
+        let leader = watched.leader.clone();
+        let proposer = Proposer::start(raft.clone(), node, peers.clone(), leader, state.clone(), clock.clone());
         let incoming = Arc::new(dir.join("incoming"));
         // What an earlier process has received in part.
         let _ = std::fs::remove_dir_all(incoming.as_path());
         let (handed_over, awake) = (Arc::default(), Arc::new(Awake::new(clock)));
-        let replica = Self { raft, db, state, proposer, peers, leading, leader, node, incoming, handed_over, awake };
+        let replica = Self { raft, db, state, proposer, peers, watched, node, incoming, handed_over, awake };
         if !has_peers && replica.is_alone().await? {
             replica.lead_alone().await?;
         }
@@ -218,12 +222,11 @@ impl Replica {
         Ok(())
     }
 
-    /// Takes part and answers peers until the process ends. `members` is for nodes of the cluster only, `public` also for
-    /// somebody who has a token.
+    /// Takes part and answers peers until the process ends.
     ///
     /// # Errors
     /// A node that has stopped, a port that has closed.
-    pub async fn serve(&self, listener: Box<dyn Listen>, members: Router, public: Router) -> std::io::Result<()> {
+    pub async fn serve(&self, listener: Box<dyn Listen>, mut routes: Routes) -> std::io::Result<()> {
         let is_alone = self.is_alone().await.map_err(std::io::Error::other)?;
         if is_alone {
             self.lead_alone().await.map_err(std::io::Error::other)?;
@@ -236,9 +239,9 @@ impl Replica {
         let (raft, db, incoming) = (self.raft.clone(), self.db.clone(), self.incoming.clone());
         let receiver = network::Receiver { raft, db, incoming };
         let raft = self.voters_only(network::routes(receiver));
-        let members = members.merge(raft).merge(propose::routes(self.clone()));
+        routes.members = routes.members.merge(raft).merge(propose::routes(self.clone()));
         let replica = self.clone();
-        listener.serve(listen::router(members, public, move |node| replica.is_member(node))).await
+        listener.serve(listen::router(routes, move |node| replica.is_member(node))).await
     }
 
     /// Lets only nodes that vote ask what is behind those routes.
@@ -325,7 +328,7 @@ impl Replica {
         if fault::planted("read-without-asking") {
             return Ok(());
         }
-        let leader = *self.leader.borrow();
+        let leader = *self.watched.leader.borrow();
         let index = match leader {
             Some(leader) if leader != self.node => self.proposer.read_index(leader, freshness).await?,
             _ => self.read_index(freshness).await?,
@@ -349,19 +352,19 @@ impl Replica {
             Freshness::Lease | Freshness::Majority => ReadPolicy::ReadIndex,
         };
         let linearizer = self.raft.get_read_linearizer(policy).await;
-        let linearizer = linearizer.map_err(|_| ProposeError::NotLeader { leader: *self.leader.borrow() })?;
+        let linearizer = linearizer.map_err(|_| ProposeError::NotLeader { leader: *self.watched.leader.borrow() })?;
         Ok(linearizer.read_log_id().index())
     }
 
     /// The term in which this node leads, while it does: from the moment on at which the first entry of that very
     /// term is applied.
     pub fn leading(&self) -> watch::Receiver<Option<u64>> {
-        self.leading.clone()
+        self.watched.leading.clone()
     }
 
     /// Who leads, as far as this node knows.
     pub fn leader(&self) -> watch::Receiver<Option<u64>> {
-        self.leader.clone()
+        self.watched.leader.clone()
     }
 
     /// Whether nobody else can lead at this moment: a majority has heard from this node within the lease.
@@ -456,7 +459,7 @@ impl Replica {
     /// Where this node does not lead, there is nobody to hand it to, or nobody has taken it over in time.
     pub async fn hand_over(&self, to: Option<u64>) -> Result<u64, ProposeError> {
         let Ok(term) = self.raft.as_leader().map(|leader| leader.term()) else {
-            return Err(ProposeError::NotLeader { leader: *self.leader.borrow() });
+            return Err(ProposeError::NotLeader { leader: *self.watched.leader.borrow() });
         };
         let voters = self.voters();
         let matched = self.matched();
@@ -467,7 +470,7 @@ impl Replica {
         let to = to.ok_or_else(|| ProposeError::Refused("there is no such other node that votes".into()))?;
         self.handed_over.fetch_max(term, Ordering::Relaxed);
         self.raft.trigger().transfer_leader(to).await.map_err(|e| ProposeError::Stopped(e.to_string()))?;
-        let mut leader = self.leader.clone();
+        let mut leader = self.watched.leader.clone();
         let node = self.node;
         let taken = tokio::time::timeout(TRANSFER_WITHIN, leader.wait_for(|now| now.is_some_and(|now| now != node)));
         match taken.await {
@@ -495,15 +498,9 @@ impl Replica {
 
     /// Returns when the node cannot go on, with the reason.
     pub async fn failed(&self) -> String {
-        let mut metrics = self.raft.metrics();
-        loop {
-            if let Err(fatal) = &metrics.borrow_watched().running_state {
-                return fatal.to_string();
-            }
-            if metrics.changed().await.is_err() {
-                return "raft has ended".into();
-            }
-        }
+        let mut failure = self.watched.failure.clone();
+        let failed = failure.wait_for(Option::is_some).await;
+        failed.ok().and_then(|why| why.clone()).unwrap_or_else(|| "raft has ended".into())
     }
 
     /// Builds a snapshot and lets the log be purged behind it.
@@ -564,47 +561,6 @@ impl Awake {
 /// No number is given twice, and the certificate says that it was given.
 fn is_newer(state: &State, node: u64) -> bool {
     state.cluster().is_none_or(|cluster| node >= cluster.next_node)
-}
-
-/// The term in which the node leads, once the first entry of that very term is applied: from then on it has
-/// seen all that earlier terms have left.
-fn leading_term(now: &RaftMetrics<Types>, node: u64) -> Option<u64> {
-    let leads = now.state == ServerState::Leader && now.current_leader == Some(node);
-    let applied = now.last_applied.map(|id| id.leader_id.term);
-    (leads && now.running_state.is_ok() && applied == Some(now.current_term)).then_some(now.current_term)
-}
-
-/// Follows who leads, and where everybody is reached.
-fn watch_leader(
-    raft: &LedgerRaft,
-    node: u64,
-    peers: Peers,
-) -> (watch::Receiver<Option<u64>>, watch::Receiver<Option<u64>>) {
-    let (leading, leading_receiver) = watch::channel(None);
-    let (leader, leader_receiver) = watch::channel(None);
-    let mut metrics = raft.metrics();
-    let publish = |sender: &watch::Sender<Option<u64>>, value| {
-        sender.send_if_modified(|was| std::mem::replace(was, value) != value)
-    };
-    tokio::spawn(async move {
-        loop {
-            let (term, who) = {
-                let now = metrics.borrow_watched();
-                for (node, at) in now.membership_config.membership().nodes() {
-                    peers.set_address(*node, &at.addr);
-                }
-                (leading_term(&now, node), now.current_leader)
-            };
-            publish(&leading, term);
-            publish(&leader, who);
-            if metrics.changed().await.is_err() || leading.is_closed() && leader.is_closed() {
-                publish(&leading, None);
-                publish(&leader, None);
-                return;
-            }
-        }
-    });
-    (leading_receiver, leader_receiver)
 }
 
 #[cfg(test)]

@@ -99,7 +99,9 @@ impl Transport for TlsTransport {
         Box::pin(async move {
             let node = to.node;
             let path = request.uri().path().to_owned();
-            let mut sender = self.sender(to).await?;
+            // Whoever waits for somebody else's try to connect waits no longer either.
+            let late = || CallError::not_sent(node, format!("no connection within {within:?}"));
+            let mut sender = timeout(within, self.sender(to)).await.map_err(|_| late())??;
             let response = match timeout(within, sender.send_request(request)).await {
                 Ok(Ok(response)) => response,
                 Ok(Err(e)) => return Err(CallError::no_answer(node, describe(&e))),

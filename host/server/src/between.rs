@@ -11,7 +11,7 @@ use axum::{
 use serde::{Serialize, de::DeserializeOwned};
 use tickhost_executor::order::Order;
 use tickhost_ledger::{Digest, RunId, codec};
-use tickhost_replica::Caller;
+use tickhost_replica::{Caller, Routes};
 
 use crate::{
     cluster::{self, Arrival, JoinRequest, RenewRequest},
@@ -19,13 +19,20 @@ use crate::{
     leader::{Ask, Granted},
 };
 
-/// For nodes of the cluster.
-pub(crate) fn routes(host: Host) -> Router {
+/// What peers may ask, by who they are.
+pub(crate) fn routes(host: &Host) -> Routes {
+    Routes {
+        members: members(host.clone()).nest("/api", crate::api::router(host.clone())),
+        certified: Router::new().route("/standing", post(standing)).with_state(host.clone()),
+        public: Router::new().route("/join", post(join)).with_state(host.clone()),
+    }
+}
+
+fn members(host: Host) -> Router {
     let orders = Router::new().route("/executor/order", post(order)).with_state(host.clone());
     let orders = host.replica.voters_only(orders);
     Router::new()
         .route("/leader/ask", post(ask))
-        .route("/standing", post(standing))
         .route("/leader/arrive", post(arrive))
         .route("/leader/authority", post(authority))
         .route("/leader/renew", post(renew))
@@ -34,11 +41,6 @@ pub(crate) fn routes(host: Host) -> Router {
         .route("/components/get", post(get_component))
         .with_state(host)
         .merge(orders)
-}
-
-/// For whoever has a token.
-pub(crate) fn public(host: Host) -> Router {
-    Router::new().route("/join", post(join)).with_state(host)
 }
 
 fn refuse(why: impl ToString) -> Response {
@@ -61,8 +63,9 @@ async fn ask(State(host): State<Host>, Extension(caller): Extension<Caller>, bod
     }
 }
 
-async fn standing(State(host): State<Host>, body: Bytes) -> Response {
+async fn standing(State(host): State<Host>, Extension(caller): Extension<Caller>, body: Bytes) -> Response {
     match read::<u64>(&body) {
+        Ok(node) if caller != Caller(Some(node)) => refuse("a node asks for itself"),
         Ok(node) => say(&cluster::standing_of(&host, node).await),
         Err(refused) => *refused,
     }

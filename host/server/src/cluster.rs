@@ -27,7 +27,7 @@ const LAG_MAX: u64 = 100;
 const TRY_EVERY: Duration = Duration::from_millis(500);
 /// A node that is up says at once what it knows.
 const STANDING_WITHIN: Duration = Duration::from_secs(1);
-const REJOIN: &str = "remove the node and let the disk join as a new one";
+const WIPED: &str = "remove the node and let the disk join as a new one";
 /// How often a node looks whether its certificate is to be renewed.
 const LOOK_EVERY: Duration = Duration::from_secs(3_600);
 /// How long a node that is removed is given for the runs that it has.
@@ -301,6 +301,13 @@ pub(crate) async fn take_place(host: Host, address: String) {
         }
         let others = host.replica.voters().into_iter().chain(host.replica.learners()).filter(|other| *other != node);
         let reached: BTreeMap<u64, String> = others.filter_map(|n| Some((n, host.replica.address(n)?))).collect();
+        // Nobody sends a node that was removed anything any more, not even that.
+        if host.executor.session().is_none() {
+            let others = reached.keys().copied().chain(identity.contacts().into_keys()).collect();
+            if own_standing(&host, &others).await.iter().any(|standing| matches!(standing, Standing::Removed)) {
+                return host.fail(removed(node));
+            }
+        }
         if !reached.is_empty()
             && let Err(error) = identity.note_contacts(reached)
         {
@@ -315,28 +322,43 @@ pub(crate) async fn take_place(host: Host, address: String) {
     }
 }
 
-/// What a node knows of another one's run table.
+/// What a node knows of another one.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Standing {
     /// Its own state does not reach that far.
     Unknown,
     /// It was never started.
     New,
-    /// It was.
+    /// It was, with that run table.
     Known(Box<Executor>),
+    /// It was removed.
+    Removed,
 }
 
-/// What this node knows of another one's run table.
+/// What this node knows of another one.
 pub(crate) async fn standing_of(host: &Host, node: u64) -> Standing {
     // Within the time that the other one waits: what is known here already is worth saying.
     let caught_up = tokio::time::timeout(STANDING_WITHIN / 2, host.replica.catch_up()).await;
     let is_up_to_date = caught_up.is_ok_and(|caught_up| caught_up.is_ok());
     host.replica.read(|state| match state.node(node).map(|member| member.executor.clone()) {
         Some(Some(executor)) => Standing::Known(Box::new(executor)),
-        // Of a state that lags, that says nothing: the node may have taken part since.
+        // Of a state that lags, both say nothing: the node may have taken part since, or was let in.
         Some(None) if is_up_to_date => Standing::New,
+        None if is_up_to_date => Standing::Removed,
         _ => Standing::Unknown,
     })
+}
+
+/// What others know of this node, as far as they answer.
+async fn own_standing(host: &Host, others: &BTreeSet<u64>) -> Vec<Standing> {
+    let (node, peers) = (host.replica.node(), host.replica.peers());
+    let ask = |other: u64| async move { peers.ask(other, "/standing", &node, STANDING_WITHIN).await };
+    let answers: Vec<Result<Standing, _>> = join_all(others.iter().copied().map(ask)).await;
+    answers.into_iter().flatten().collect()
+}
+
+fn removed(node: u64) -> String {
+    format!("node {node} was removed from the cluster; empty its directory and let it join as a new one")
 }
 
 /// Before a node answers its peers, and votes with what it has: whether its disk is the one that they know.
@@ -351,21 +373,20 @@ pub(crate) async fn vet(host: &Host) -> Result<(), String> {
     let has_log = host.replica.has_log().await.map_err(|e| e.to_string())?;
     let store = host.executor.witness().store;
     let remembered = host.executor.sequence();
-    let peers = host.replica.peers();
-    let contacts = peers.identity().map(|identity| identity.contacts()).unwrap_or_default();
+    let contacts = host.replica.peers().identity().map(|identity| identity.contacts()).unwrap_or_default();
     let others: BTreeSet<u64> = contacts.into_keys().chain(host.replica.voters()).filter(|n| *n != node).collect();
+    let mut waits = false;
     loop {
-        let ask = |other: u64| async move { peers.ask(other, "/standing", &node, STANDING_WITHIN).await };
-        let answers: Vec<Result<Standing, _>> = join_all(others.iter().copied().map(ask)).await;
         let mut is_vouched_for = false;
-        for standing in answers.into_iter().flatten() {
+        for standing in own_standing(host, &others).await {
             match standing {
                 Standing::Unknown => {}
+                Standing::Removed => return Err(removed(node)),
                 Standing::New => is_vouched_for = true,
                 Standing::Known(known) => {
                     check_table(node, &known, store, remembered).map_err(|refusal| refusal.to_string())?;
                     if !has_log {
-                        return Err(format!("node {node} has taken part before, and its log is gone; {REJOIN}"));
+                        return Err(format!("node {node} has taken part before, and its log is gone; {WIPED}"));
                     }
                     is_vouched_for = true;
                 }
@@ -375,7 +396,10 @@ pub(crate) async fn vet(host: &Host) -> Result<(), String> {
             return Ok(());
         }
         if others.is_empty() {
-            return Err(format!("node {node} founded its cluster, and its log is gone; {REJOIN}"));
+            return Err(format!("node {node} founded its cluster, and its log is gone; {WIPED}"));
+        }
+        if !std::mem::replace(&mut waits, true) {
+            tracing::info!(?others, "this node has no log: it waits for one that knows whether it is new");
         }
         tokio::time::sleep(TRY_EVERY).await;
     }

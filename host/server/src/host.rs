@@ -300,8 +300,7 @@ async fn serve_peers(host: Host, listener: Box<dyn Listen>, address: String) {
     // Nobody is asked for a session, nor for a place, by a node that is refused.
     tokio::spawn(member::keep_session(host.clone()));
     tokio::spawn(cluster::take_place(host.clone(), address));
-    let members = between::routes(host.clone()).nest("/api", crate::api::router(host.clone()));
-    let served = host.replica.serve(listener, members, between::public(host.clone())).await;
+    let served = host.replica.serve(listener, between::routes(&host)).await;
     host.fail(format!("the port for peers has closed: {served:?}"));
 }
 

@@ -1,5 +1,5 @@
-//! Once all faults are over, somebody leads within seconds, everybody has a session, nothing stays open, and no alarm is
-//! raised.
+//! Once all faults are over, somebody leads within seconds, everybody has a session, nothing stays open, no alarm is
+//! raised, and whoever was removed has been told.
 
 use super::Invariant;
 use crate::simulation::Simulation;
@@ -33,6 +33,12 @@ impl Invariant for Heals {
             if session.flatten().is_none() {
                 let why = node.refused.clone().unwrap_or_default();
                 return Err(format!("node {} takes no part: {why}", node.id));
+            }
+        }
+        for node in simulation.let_go() {
+            let is_gone = simulation.with_state(|state| state.node(node.id).is_none())?;
+            if is_gone && !node.refused.as_ref().is_some_and(|why| why.contains("was removed")) {
+                return Err(format!("node {} was removed, and goes on: {:?}", node.id, node.refused));
             }
         }
         let open = simulation.with_state(|state| {

@@ -45,7 +45,7 @@ impl Member {
         let serving = replica.clone();
         let server = tokio::spawn(async move {
             let listener = TlsListener::new(listener, identity);
-            serving.serve(listener, Router::new(), Router::new()).await.unwrap();
+            serving.serve(listener, Routes::default()).await.unwrap();
         });
         Self { replica, outputs, server, address, dir }
     }
@@ -277,7 +277,7 @@ async fn a_node_with_peers_leads_nothing_before_it_serves() {
     assert_eq!(is_idle(&replica).await, (term, None), "though nobody else could win");
     let listener = TlsListener::new(TcpListener::bind(address).await.unwrap(), identity);
     let serving = replica.clone();
-    let server = tokio::spawn(async move { serving.serve(listener, Router::new(), Router::new()).await });
+    let server = tokio::spawn(async move { serving.serve(listener, Routes::default()).await });
     let mut leading = replica.leading();
     let led = tokio::time::timeout(SOON, leading.wait_for(Option::is_some)).await.unwrap().map(|term| *term);
     assert!(led.unwrap() > Some(term));
@@ -308,4 +308,21 @@ async fn a_node_that_does_not_vote_orders_nothing() {
     // A voter lets others in, and no more than that.
     let refused = members[1].replica.proposer().report(remove(), Duration::ZERO).await;
     assert!(matches!(refused, Err(ProposeError::Refused(_))), "{refused:?}");
+}
+
+/// A node that takes connections and says nothing, as a frozen one does.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_a_connection_waits_no_longer_than_it_said() {
+    let dir = TempDir::new().unwrap();
+    let authority = Authority::create(dir.path(), Uuid::from_u128(5)).unwrap();
+    let member = Member::start(&authority, 1).await;
+    let silent = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let peers = member.replica.peers();
+    peers.set_address(9, &silent.local_addr().unwrap().to_string());
+    let calls = (0..20).map(|_| peers.call(9, "/raft/vote", vec![], Duration::from_millis(100)));
+    // One after the other they would take half a minute.
+    let answers = tokio::time::timeout(Duration::from_secs(5), futures::future::join_all(calls)).await.unwrap();
+    for answer in answers {
+        assert!(matches!(&answer, Err(CallError::NotSent { why, .. }) if why.contains("100ms")), "{answer:?}");
+    }
 }
