@@ -166,6 +166,12 @@ async fn a_component_that_is_damaged_or_gone_is_had_from_another_node() {
     let dir = tempfile::tempdir().unwrap();
     let (mut cluster, _recorder) = start(dir.path(), 0, |_| Place::default()).await;
     cluster.until_warm(1).await;
+    let at = cluster.any().up();
+    let mut spec = at.get("/v1/jobs/t/job").await.unwrap()["spec"].clone();
+    // Longer than a run looks for its component.
+    spec["start_deadline_s"] = json!(15);
+    let stored = at.http().put(format!("{}/v1/jobs/t/job", at.url())).json(&spec).send().await.unwrap();
+    assert!(stored.status().is_success(), "{stored:?}");
     // This one can run it all the same; the others could not have it from here.
     std::fs::remove_file(component(&cluster.nodes[2]).unwrap()).unwrap();
     until("the bytes are there again", SOON, async || component(&cluster.nodes[2]).map(|_| ())).await;
@@ -182,7 +188,7 @@ async fn a_component_that_is_damaged_or_gone_is_had_from_another_node() {
     kinds.sort();
     assert_eq!(kinds, ["damaged", "wasm"]);
 
-    // Nobody has it: its ticks wait until it is stored again.
+    // Nobody has it: its ticks wait until it is stored again, or for as long as they may.
     cluster.nodes.iter_mut().for_each(Node::kill);
     for node in &cluster.nodes {
         std::fs::remove_file(component(node).unwrap()).unwrap();
@@ -205,6 +211,10 @@ async fn a_component_that_is_damaged_or_gone_is_had_from_another_node() {
     .await;
     assert!(evidence.contains("never-started"), "{evidence}");
     assert!(!verdicts(&cluster).await.iter().any(|verdict| verdict == "failed"));
+    until("a tick has waited long enough", SOON, async || {
+        verdicts(&cluster).await.iter().any(|verdict| verdict == "skipped(start-deadline)").then_some(())
+    })
+    .await;
     let stored = std::fs::read(crate::fixture::test_guest()).unwrap();
     let any = cluster.any().up();
     let answer = any.http().post(format!("{}/v1/components", any.url())).body(stored).send().await.unwrap();
