@@ -46,6 +46,7 @@ pub struct Routes {
 
 pub(crate) fn router(routes: Routes, is_member: impl Fn(u64) -> bool + Clone + Send + Sync + 'static) -> Router {
     let members = only(routes.members, "does not belong to the cluster any more", is_member);
+    // A certificate is all that it takes.
     let certified = only(routes.certified, "is unknown", |_| true);
     let limited = certified.merge(routes.public).layer(DefaultBodyLimit::max(LITTLE_BYTES_MAX));
     members.layer(DefaultBodyLimit::disable()).merge(limited)

@@ -357,8 +357,12 @@ async fn own_standing(host: &Host, others: &BTreeSet<u64>) -> Vec<Standing> {
     answers.into_iter().flatten().collect()
 }
 
-fn removed(node: u64) -> String {
-    format!("node {node} was removed from the cluster; empty its directory and let it join as a new one")
+/// What a node is told that was removed.
+pub(crate) fn removed(node: u64) -> String {
+    format!(
+        "node {node} was removed from the cluster; empty its data directory and let it join as a new one, with \
+         `tickhost cluster join`"
+    )
 }
 
 /// Before a node answers its peers, and votes with what it has: whether its disk is the one that they know.

@@ -118,7 +118,7 @@ fn build(cargo: &Cargo) -> Result<(), Failed> {
     cargo.command(&["build", "--workspace", "--bins"]).run()
 }
 
-/// Optimised, without the points and bugs that tests need.
+/// Optimised, and without the bugs that tests plant.
 fn release(cargo: &Cargo, programs: &[&str]) -> Result<(), Failed> {
     say("build the optimised host (the first time RocksDB and wasmtime too: half an hour on two cores)");
     let bins = programs.iter().flat_map(|program| ["--bin", program]);

@@ -9,7 +9,7 @@ use tickhost_replica::fault;
 use uuid::Uuid;
 
 use super::{Reign, Said, Seat, resolve};
-use crate::host::Host;
+use crate::{cluster::removed, host::Host};
 
 /// How often the leader looks for sessions that have lapsed.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -75,7 +75,7 @@ impl Host {
         let asked_ms = self.clock.since_boot_ms();
         let Some(reign) = self.reign() else { return Granted::NotLeader };
         if reign.retired().contains(&ask.node) {
-            return Granted::Refused(format!("node {} was removed from the cluster", ask.node));
+            return Granted::Refused(removed(ask.node));
         }
         reign.clocks().note(ask.node, ask.wall, asked_ms);
         let median = self.median().filter(|_| self.replica.voters().len() > 1);
