@@ -8,7 +8,7 @@ use std::{
 
 use futures::future::BoxFuture;
 use tickhost_ledger::{
-    Command, Digest, Reply, RunId, State,
+    Command, Digest, Grant, Reply, RunId, State,
     conductor::{Answer, Witness},
     effect::EffectResult,
     launch::Outcome,
@@ -287,16 +287,13 @@ impl Executor {
             calls: AtomicU32::new(0),
             results: Mutex::default(),
         });
-        let ended = match self.ready(&run, request.component).await {
-            Err(outcome) => {
-                let report = RunReport { outcome, usage: Usage::default() };
-                self.finish(&mut row, report, &journal)
-            }
+        match self.ready(&run, request.component).await {
+            Err(outcome) => self.conclude(row, grant, RunReport { outcome, usage: Usage::default() }, &journal).await,
             // Compiling can take longer than a session, and so can a pause of the whole process.
             Ok(()) if !self.may_begin(&run) => {
                 let evidence = "its session with the leader lapsed while the component was made ready".into();
                 let report = RunReport { outcome: Outcome::NeverStarted { evidence }, usage: Usage::default() };
-                self.finish(&mut row, report, &journal)
+                self.conclude(row, grant, report, &journal).await;
             }
             Ok(()) => {
                 row.status = RunStatus::Running;
@@ -307,22 +304,28 @@ impl Executor {
                 }
                 fault::point("run-accepted");
                 let stop = Box::pin(async { stopped.await.unwrap_or_else(|_| "the host is stopping".into()) });
-                let start = self.report(Command::Start { run: run.clone(), grant, sequence }, REPORT_WITHIN);
-                let guest = async {
-                    let report = self.sandbox.run(request, journal.clone(), output.clone(), stop).await;
-                    self.finish(&mut row, report, &journal)
-                };
-                // The start is committed while the guest runs.
-                let (ended, ()) = tokio::join!(guest, async {
-                    if start.await == Some(false) {
+                let start = async {
+                    let start = Command::Start { run: run.clone(), grant, sequence };
+                    if self.report(start, REPORT_WITHIN).await == Some(false) {
                         self.stop(&run, "another attempt has taken its place".into());
                     }
                     fault::point("start-committed");
-                });
-                ended
+                };
+                let guest = async {
+                    let report = self.sandbox.run(request, journal.clone(), output.clone(), stop).await;
+                    self.conclude(row, grant, report, &journal).await;
+                };
+                // The start is on its way before the guest runs. It is committed meanwhile, or together with the end of a
+                // short one.
+                tokio::join!(start, guest);
             }
-        };
-        let (outcome, usage, results) = ended;
+        }
+    }
+
+    /// Keeps the end of a run, reports it until the ledger has it, and forgets the run.
+    async fn conclude(&self, mut row: RunRow, grant: Grant, report: RunReport, journal: &RunJournal) {
+        let (outcome, usage, results) = self.finish(&mut row, report, journal);
+        let run = row.run;
         fault::point("run-finished");
         if !self.leads() {
             // On the leader the commit of the end syncs the row too: one write-ahead log.
