@@ -22,7 +22,7 @@ const RUNS_SLOW: usize = 500;
 
 pub(crate) async fn run() {
     let dir = tempfile::tempdir().expect("a temporary folder");
-    let sandbox = Sandbox::new(dir.path(), 16, 4 << 30).expect("a sandbox");
+    let sandbox = Sandbox::new(dir.path(), 16, 4 << 30, Vec::new()).expect("a sandbox");
     println!("\ninstantiate and run, through the sandbox and bare (median of the runs):");
     for (language, path, runs) in [
         ("Rust", "tests/guests/test-guest.wasm", RUNS),
@@ -75,6 +75,8 @@ fn request(component: Digest) -> RunRequest {
         limits: Limits { memory_bytes: 256 << 20, ..Limits::default() },
         allow_http: Vec::new(),
         config: BTreeMap::from([("do".into(), "noop".into())]),
+        args: Vec::new(),
+        env: BTreeMap::new(),
     }
 }
 

@@ -86,6 +86,8 @@ fn spec(schedule: &str, on_unknown: OnUnknown, overlap: Overlap, catch_up: Catch
         limits: Limits::default(),
         allow_http: vec![],
         config: BTreeMap::new(),
+        args: Vec::new(),
+        env: BTreeMap::new(),
         retry: if on_unknown == OnUnknown::Repeat { repeat } else { Retry::NEVER },
     }
 }

@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::{Value, json};
 use support::{
-    cluster::{Cluster, Node, SOON},
+    cluster::{Cluster, Node, OPEN_EGRESS, SOON},
     host::{binary, cli, cli_under, until, write_manifest},
     recorder::{Behaviour, Recorder},
     s3,
@@ -184,7 +184,8 @@ async fn a_store_of_objects_keeps_backups_and_damage_is_found() {
     let config = |name: &str, api: std::net::SocketAddr| {
         let path = dir.path().join(format!("{name}.toml"));
         let data = dir.path().join(name);
-        std::fs::write(&path, format!("data = \"{}\"\nlisten = \"{api}\"\n{more}", data.display())).unwrap();
+        std::fs::write(&path, format!("data = \"{}\"\nlisten = \"{api}\"\n{more}\n{OPEN_EGRESS}", data.display()))
+            .unwrap();
         path
     };
     let recorder = Recorder::start(Behaviour::default()).await.unwrap();

@@ -62,7 +62,15 @@ async fn what_is_no_runnable_component_is_refused_by_name() {
     let missing = r#"(component
         (import "acme:db/query@1.0.0" (instance (export "run" (func)) (export "stop" (func))))
         (import "wasi:cli/stdout@0.3.0" (instance (export "write" (func)))))"#;
+    let handler = r#"(component (instance $i) (export "wasi:http/incoming-handler@0.2.0" (instance $i)))"#;
+    let other_type = r#"(component
+        (import "wasi:cli/environment@0.2.0" (instance (export "get-arguments" (func (param "from" u32))))))"#;
     for (bytes, needles) in [
+        (wat::parse_str(handler).unwrap(), vec!["wasi:http/incoming-handler@0.2.0", "`wasi:cli/run`", "nobody sends"]),
+        (
+            wat::parse_str(other_type).unwrap(),
+            vec!["another type", "wasi:cli/environment@0.2.0", "WASI 0.2.12", "exports nothing"],
+        ),
         (b"\x7fELF\x02\x01".to_vec(), vec!["ELF binary"]),
         (b"\0asm\x01\0\0\0".to_vec(), vec!["core module"]),
         (b"<!doctype html><p>404".to_vec(), vec!["HTML page"]),

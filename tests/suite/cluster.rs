@@ -29,9 +29,15 @@ struct Fixture {
 
 impl Fixture {
     async fn start(voters: usize, executors: usize) -> Self {
+        Self::start_with(voters, executors, "").await
+    }
+
+    /// With more in the settings of each node. `{api}` stands for the recorder.
+    async fn start_with(voters: usize, executors: usize, more: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let cluster = Cluster::start(dir.path(), voters, executors, "").await;
         let recorder = Recorder::start(Behaviour::default()).await.unwrap();
+        let more = more.replace("{api}", &recorder.url());
+        let cluster = Cluster::start(dir.path(), voters, executors, &more).await;
         Self { cluster, recorder, dir }
     }
 
@@ -329,23 +335,40 @@ async fn a_clock_that_is_set_on_one_node_neither_bursts_nor_goes_silent() {
     assert!(fixture.arrivals().values().all(|count| *count == 1), "{:?}", fixture.arrivals());
 }
 
-/// Two of three nodes are gone: nothing is stored, nothing launched, and the error says why.
+/// Two of three nodes are gone: nothing is stored, nothing launched, and the error says why. Whoever waits for the heartbeat
+/// of the cluster hears nothing, until it is well again.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_majority_nothing_is_accepted() {
-    let mut fixture = Fixture::start(3, 0).await;
+    let mut fixture = Fixture::start_with(3, 0, "[heartbeat]\nto = \"{api}/alive\"\nevery_s = 1").await;
+    let recorder = fixture.recorder.clone();
+    let beats = || recorder.received().iter().filter(|request| request.path == "/alive").count();
+    let beats_again = async || {
+        let before = beats();
+        until("a heartbeat", SOON, async || (beats() > before).then_some(())).await;
+    };
+    beats_again().await;
     let leader = fixture.cluster.leader().await;
     let rest: Vec<u64> = (1..=3).filter(|node| *node != leader).collect();
     for node in &rest {
         fixture.cluster.node(*node).kill();
     }
+    let log = fixture.cluster.node(leader).log.clone();
+    let is_blind =
+        async || std::fs::read_to_string(&log).unwrap().contains("cannot see whether ticks are decided").then_some(());
+    until("the node that is left sees nothing", SOON, is_blind).await;
+    let (heard, since) = (beats(), Instant::now());
     let manifest = write_manifest(fixture.dir.path(), &every_second("skip").replace("{api}", &fixture.recorder.url()));
     let refused = cli(&fixture.cluster.node(leader).url(), &["apply", manifest.to_str().unwrap()]);
     assert_eq!(refused.status.code(), Some(3), "{}", String::from_utf8_lossy(&refused.stderr));
+    until("the time of three heartbeats", SOON, async || (since.elapsed() > Duration::from_secs(3)).then_some(()))
+        .await;
+    assert_eq!(beats(), heard, "a cluster that does nothing says that all is well");
     for node in &rest {
         fixture.cluster.node(*node).start().await;
     }
     fixture.cluster.until_whole(3, 3).await;
     fixture.cluster.apply(&manifest);
+    beats_again().await;
 }
 
 /// What must not take part again: a damaged log, a wiped disk under its old number, and a copy of a directory.

@@ -115,6 +115,21 @@ async fn a_destination_that_is_not_allowed_is_denied_with_the_line_to_add() {
     assert!(message.contains("add `allow = [\"http://localhost:1\"]` to [job.job]"), "{message}");
 }
 
+/// The manifest allows it; the operator's guard does not. Nothing is recorded as an effect, as nothing could be sent.
+#[tokio::test]
+async fn an_address_of_the_clouds_metadata_is_prohibited_whatever_a_manifest_says() {
+    let config = "do = \"effect\", url = \"http://169.254.169.254/latest\", count = 1";
+    let manifest = job(NEVER_NOW, "skip", "", config).replace("{api}", "http://169.254.169.254");
+    let f = Fixture::start(&manifest).await;
+    let story = f.trigger("t/job").await;
+    let (kind, value) = outcome(&story);
+    assert_eq!(kind, "failed");
+    let message = value["message"].as_str().unwrap();
+    assert!(message.contains("destination prohibited: 169.254.169.254 is in 169.254.0.0/16"), "{message}");
+    assert!(message.contains("`[egress] allow = [\"169.254.0.0/16\"]`"), "it says who can open it: {message}");
+    assert_eq!(story["effects"], serde_json::json!([]));
+}
+
 /// What is linked and not offered says by name in the run's output what to call instead.
 #[tokio::test]
 async fn sockets_are_refused_by_name() {

@@ -15,5 +15,6 @@ mod fixture;
 mod kill;
 mod life;
 mod limits;
+mod program;
 mod simulation;
 mod time;

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    io::Write,
     net::SocketAddr,
     path::{Path, PathBuf},
     process::Output,
@@ -52,6 +53,9 @@ pub struct Place {
 /// The port for peers of a node that has a namespace to itself.
 const PEER_PORT: u16 = 7_879;
 
+/// Settings that let guests reach the recorder, which is on this machine.
+pub const OPEN_EGRESS: &str = "[egress]\nallow = [\"127.0.0.0/8\", \"10.77.0.0/24\"]\n";
+
 impl Node {
     /// Writes a node's settings.
     ///
@@ -75,7 +79,7 @@ impl Node {
         let config = dir.join(format!("{name}.toml"));
         let text = format!("data = \"{}\"\nlisten = \"{api}\"\n{more}\n[peer]\nlisten = \"{peer}\"\n", data.display());
         std::fs::write(&config, text).expect("write the settings");
-        Self {
+        let node = Self {
             number: 0,
             process: None,
             data,
@@ -85,7 +89,21 @@ impl Node {
             api,
             under,
             program: place.program,
+        };
+        if node.program.is_none() {
+            node.open_egress();
         }
+        node
+    }
+
+    /// Adds [`OPEN_EGRESS`]. Builds before 2026-12 know no such setting, and guard nothing.
+    ///
+    /// # Panics
+    /// Where the settings cannot be written.
+    pub fn open_egress(&self) {
+        let settings = std::fs::OpenOptions::new().append(true).open(&self.config);
+        let added = settings.and_then(|mut file| file.write_all(OPEN_EGRESS.as_bytes()));
+        added.expect("write the settings");
     }
 
     /// The settings' file.

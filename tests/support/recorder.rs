@@ -39,6 +39,8 @@ pub struct Behaviour {
     pub charge_delay: Duration,
     /// What `GET /health` answers; 200 where absent.
     pub health: Option<u16>,
+    /// So many requests to `/busy` are answered 503.
+    pub busy: usize,
     /// Customers of `GET /customers`.
     pub customers: usize,
     /// A file that is served as `GET /data/…`, by name.
@@ -148,15 +150,17 @@ async fn record(
     let key = headers.get("idempotency-key").and_then(|v| v.to_str().ok()).unwrap_or_default();
     let key = key.trim_matches('"').to_owned();
     let path = uri.to_string();
-    let delay = {
+    let (delay, is_busy) = {
         let mut inner = recorder.inner();
         let delay = if path.starts_with("/charges") { inner.behaviour.charge_delay } else { Duration::ZERO };
+        let is_busy = path.starts_with("/busy") && inner.behaviour.busy > 0;
+        inner.behaviour.busy -= usize::from(is_busy);
         // Written down on arrival: what arrives counts, whether or not the asker lives to hear the answer.
         let body = String::from_utf8_lossy(&body).into_owned();
         let at_ms = chrono::Utc::now().timestamp_millis();
         inner.received.push(Received { method: method.to_string(), path, key, body, at_ms });
-        delay
+        (delay, is_busy)
     };
     tokio::time::sleep(delay).await;
-    StatusCode::CREATED
+    if is_busy { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::CREATED }
 }

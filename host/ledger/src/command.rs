@@ -13,7 +13,7 @@ use crate::{
 
 /// The newest commands that this version knows. A command that is added raises it, and is proposed only once every
 /// node of the cluster knows it: an older one would have to stop at it.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
 
 /// One entry of the log: commands with the leader's stamp, applied in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -396,6 +396,8 @@ impl Command {
             | Self::Rewind { .. }
             | Self::Rewound => 2,
             Self::Hasten { .. } => 3,
+            // An older node would pass over what it does not know, and its state would be another one.
+            Self::PutJob { spec, .. } if !(spec.args.is_empty() && spec.env.is_empty()) => 4,
             _ => 1,
         }
     }

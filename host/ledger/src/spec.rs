@@ -37,6 +37,12 @@ pub struct JobSpec {
     pub config: BTreeMap<String, String>,
     /// Further attempts.
     pub retry: Retry,
+    /// The program's arguments, its name apart.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<String>,
+    /// The program's environment, besides what the host says of the tick.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
 }
 
 /// The choice that only the owner can make: whether doing it twice or not at all is the lesser evil.
@@ -140,6 +146,8 @@ pub mod bounds {
     pub const EXPRESSIONS: RangeInclusive<u64> = 1..=32;
     /// Days, ranges and weekdays that are closed. Arbitrary: ten years of single days.
     pub const CLOSED: RangeInclusive<u64> = 0..=4_000;
+    /// Bytes of a program's arguments and environment. Arbitrary.
+    pub const ARGUMENT_BYTES: RangeInclusive<u64> = 0..=64 << 10;
     /// Missed ticks that are made up.
     pub const CATCH_UP: RangeInclusive<u64> = 1..=1_000;
 }
@@ -154,6 +162,8 @@ impl JobSpec {
     pub fn out_of_bounds(&self) -> Vec<String> {
         let limits = &self.limits;
         let catch_up = if let CatchUp::All(bound) = self.catch_up { u64::from(bound) } else { 1 };
+        let of_env = self.env.iter().map(|(name, value)| name.len() + value.len());
+        let argument_bytes: usize = self.args.iter().map(String::len).chain(of_env).sum();
         [
             ("limits.memory_bytes", limits.memory_bytes, bounds::MEMORY_BYTES),
             ("limits.cpu_ms", limits.cpu_ms, bounds::TIME_MS),
@@ -171,12 +181,41 @@ impl JobSpec {
             ("retry.backoff_ms", self.retry.backoff_ms, bounds::BACKOFF_MS),
             ("retry.backoff_max_ms", self.retry.backoff_max_ms, bounds::BACKOFF_MS),
             ("catch_up.all", catch_up, bounds::CATCH_UP),
+            ("args and env (bytes)", argument_bytes as u64, bounds::ARGUMENT_BYTES),
         ]
         .into_iter()
         .filter(|(_, value, bounds)| !bounds.contains(value))
         .map(|(name, value, bounds)| format!("`{name}` is {value}, expected {} to {}", bounds.start(), bounds.end()))
+        .chain(self.args.iter().filter_map(|argument| check_argument(argument).err()))
+        .chain(self.env.iter().filter_map(|(name, value)| check_variable(name, value).err()))
         .collect()
     }
+}
+
+/// Whether a program in C can be given that argument.
+///
+/// # Errors
+/// A sentence.
+pub fn check_argument(argument: &str) -> Result<(), String> {
+    if argument.contains('\0') { Err(format!("the argument {argument:?} has a NUL in it")) } else { Ok(()) }
+}
+
+/// Whether a job may set that variable of its environment.
+///
+/// # Errors
+/// A sentence.
+pub fn check_variable(name: &str, value: &str) -> Result<(), String> {
+    if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
+        return Err(format!(
+            "{name:?} = {value:?} is no variable; a name is not empty and has no `=`, and neither has a NUL"
+        ));
+    }
+    if name.starts_with("TICKHOST_") {
+        return Err(format!(
+            "the variable `{name}` is the host's own, as all that begin with `TICKHOST_`; choose another name"
+        ));
+    }
+    Ok(())
 }
 
 /// What a run may use. Every one is enforced.

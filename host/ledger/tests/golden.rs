@@ -83,6 +83,8 @@ fn commands() -> Vec<(&'static str, Command)> {
         limits: Limits::default(),
         allow_http: vec!["https://api.example.com".into()],
         config: BTreeMap::from([("api".into(), "https://api.example.com".into())]),
+        args: Vec::new(),
+        env: BTreeMap::new(),
         retry: Retry::NEVER,
     };
     vec![

@@ -170,6 +170,8 @@ impl World {
             limits: Limits::default(),
             allow_http: vec![],
             config: BTreeMap::new(),
+            args: Vec::new(),
+            env: BTreeMap::new(),
             retry: Retry {
                 attempts: if skip { 1 } else { 3 },
                 backoff_ms: 100,

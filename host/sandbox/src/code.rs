@@ -15,10 +15,9 @@ use tickhost_ledger::Digest;
 use wasmtime::component::Component;
 
 use crate::{
-    bindings::JobPre,
+    bindings::Pre,
     engine::Sandbox,
     inspect::{ComponentReport, RefusedComponent, initial_memory},
-    run::RunState,
 };
 
 /// A component cannot be made ready.
@@ -136,7 +135,7 @@ impl Sandbox {
     /// A component that is not here, or that needs more.
     pub async fn check_memory(self: &Arc<Self>, digest: Digest, limit: u64) -> Result<(), AdmitError> {
         let pre = self.ready(digest).await?;
-        match initial_memory(pre.instance_pre().component()) {
+        match initial_memory(pre.component()) {
             Some(needs) if needs > limit => Err(AdmitError::Memory { digest, needs, limit }),
             _ => Ok(()),
         }
@@ -161,7 +160,7 @@ impl Sandbox {
         }
     }
 
-    pub(crate) async fn ready(self: &Arc<Self>, digest: Digest) -> Result<JobPre<RunState>, CodeError> {
+    pub(crate) async fn ready(self: &Arc<Self>, digest: Digest) -> Result<Pre, CodeError> {
         let cell = {
             let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
             ready.entry(digest).or_default().clone()
@@ -175,14 +174,14 @@ impl Sandbox {
         cell.get_or_try_init(load).await.cloned()
     }
 
-    fn load(&self, digest: &Digest) -> Result<JobPre<RunState>, CodeError> {
+    fn load(&self, digest: &Digest) -> Result<Pre, CodeError> {
         let refused = |e: wasmtime::Error| CodeError::Compile { digest: *digest, why: format!("{e:#}") };
         let component = match self.mapped(digest) {
             Some(component) => component,
             None => self.compile(digest)?,
         };
         let pre = self.linker.instantiate_pre(&component).map_err(refused)?;
-        JobPre::new(pre).map_err(refused)
+        Pre::new(pre).map_err(refused)
     }
 
     fn compile(&self, digest: &Digest) -> Result<Component, CodeError> {

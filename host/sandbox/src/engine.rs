@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use ipnet::IpNet;
 use tickhost_ledger::Digest;
 use wasmtime::{
     Config, Engine, PoolingAllocationConfig,
@@ -14,8 +15,9 @@ use wasmtime::{
 };
 
 use crate::{
-    bindings::{Job, JobPre},
+    bindings::{Job, Pre},
     capability,
+    egress::Egress,
     run::RunState,
 };
 
@@ -34,6 +36,9 @@ pub enum SandboxError {
     /// wasmtime refuses its configuration on this machine.
     #[error("set up wasmtime: {0}")]
     Engine(String),
+    /// TLS for what guests send.
+    #[error("set up TLS: {0}")]
+    Tls(String),
     /// The file system refuses.
     #[error("{what} `{path}`: {source}")]
     Io {
@@ -50,18 +55,23 @@ pub enum SandboxError {
 pub struct Sandbox {
     pub(crate) engine: Engine,
     pub(crate) linker: Linker<RunState>,
-    pub(crate) http: reqwest::Client,
+    pub(crate) egress: Arc<Egress>,
     pub(crate) dir: PathBuf,
-    pub(crate) ready: Mutex<BTreeMap<Digest, Arc<tokio::sync::OnceCell<JobPre<RunState>>>>>,
+    pub(crate) ready: Mutex<BTreeMap<Digest, Arc<tokio::sync::OnceCell<Pre>>>>,
 }
 
 impl Sandbox {
     /// Sets up an engine for up to `runs_max` runs at a time of up to `memory_bytes_max` each. Components and
-    /// their compiled code lie in `dir`.
+    /// their compiled code lie in `dir`. They reach public addresses, and of all others those in `opened`.
     ///
     /// # Errors
     /// Where wasmtime, TLS or the directory cannot be set up.
-    pub fn new(dir: &Path, runs_max: u32, memory_bytes_max: u64) -> Result<Arc<Self>, SandboxError> {
+    pub fn new(
+        dir: &Path,
+        runs_max: u32,
+        memory_bytes_max: u64,
+        opened: Vec<IpNet>,
+    ) -> Result<Arc<Self>, SandboxError> {
         for part in ["components", "code"] {
             let path = dir.join(part);
             std::fs::create_dir_all(&path).map_err(|source| SandboxError::Io {
@@ -73,9 +83,9 @@ impl Sandbox {
         let engine = Engine::new(&config(runs_max, memory_bytes_max)).map_err(engine_error)?;
         let linker = linker(&engine).map_err(engine_error)?;
         tick(&engine).map_err(|e| SandboxError::Engine(format!("start the epoch ticker: {e}")))?;
-        let http = capability::http::client().map_err(|e| SandboxError::Engine(e.to_string()))?;
+        let egress = Arc::new(Egress::new(opened).map_err(SandboxError::Tls)?);
         let ready = Mutex::default();
-        Ok(Arc::new(Self { engine, linker, http, dir: dir.to_owned(), ready }))
+        Ok(Arc::new(Self { engine, linker, egress, dir: dir.to_owned(), ready }))
     }
 }
 

@@ -4,7 +4,10 @@ use serde::{Deserialize, Serialize};
 use tickhost_ledger::Digest;
 use wasmtime::component::{Component, types::ComponentItem};
 
-use crate::{bindings::JobPre, engine::Sandbox};
+use crate::{
+    bindings::{COMMAND_EXPORT, JOB_EXPORT, Pre},
+    engine::Sandbox,
+};
 
 /// The WASI release that the host links. Components may ask for any 0.2.x up to it.
 const WASI: &str = "0.2.12";
@@ -16,7 +19,7 @@ pub struct ComponentReport {
     pub digest: String,
     /// Its size in bytes.
     pub size: u64,
-    /// The world it is made for: `tickhost:job`.
+    /// The world it is made for: `tickhost:job` or `wasi:cli/command`.
     pub world: String,
     /// What it imports.
     pub imports: Vec<String>,
@@ -65,13 +68,18 @@ impl Sandbox {
             .map_err(|e| RefusedComponent::one(format!("it is no valid component: {e:#}")))?;
         let report = self.report(&component, bytes);
         let mut problems: Vec<String> = self.missing(&component);
-        if !report.exports.iter().any(|e| e.starts_with("tickhost:job/entry@0.1")) {
+        let linked = problems.is_empty().then(|| self.linker.instantiate_pre(&component));
+        let is_known = report.world != UNKNOWN;
+        if !is_known {
             problems.push(no_entry(&report.exports));
         }
-        if problems.is_empty()
-            && let Err(e) = self.linker.instantiate_pre(&component).and_then(JobPre::new)
-        {
-            problems.push(format!("an import or export has another type than the host's: {e:#}"));
+        let checked =
+            linked.map(|linked| linked.and_then(|pre| if is_known { Pre::new(pre).map(drop) } else { Ok(()) }));
+        if let Some(Err(e)) = checked {
+            problems.push(format!(
+                "an import or export has another type than the host's, which has tickhost:job@0.1.0 and WASI {WASI}; build \
+                 it against those: {e:#}"
+            ));
         }
         if problems.is_empty() {
             return Ok((report, component));
@@ -83,11 +91,16 @@ impl Sandbox {
         let ty = component.component_type();
         let names = |names: Vec<&str>| names.into_iter().map(ToOwned::to_owned).collect::<Vec<_>>();
         let exports = names(ty.exports(&self.engine).map(|(name, _)| name).collect());
-        let is_job = exports.iter().any(|e| e.starts_with("tickhost:job/entry@"));
+        let has = |export: &str| exports.iter().any(|e| e.starts_with(export));
+        let world = match (has(JOB_EXPORT), has(COMMAND_EXPORT)) {
+            (true, _) => "tickhost:job",
+            (false, true) => "wasi:cli/command",
+            (false, false) => UNKNOWN,
+        };
         ComponentReport {
             digest: Digest::of(bytes).to_string(),
             size: bytes.len() as u64,
-            world: if is_job { "tickhost:job" } else { "unknown" }.to_owned(),
+            world: world.to_owned(),
             imports: names(ty.imports(&self.engine).map(|(name, _)| name).collect()),
             exports,
             memory_bytes: initial_memory(component),
@@ -156,14 +169,22 @@ fn missing_import(name: &str, functions: &[String]) -> String {
     format!("it imports `{name}` with `{functions}`, which the host does not have; {fix}")
 }
 
+/// No world of the host's.
+const UNKNOWN: &str = "unknown";
+
 fn no_entry(exports: &[String]) -> String {
     let found = if exports.is_empty() { "nothing".to_owned() } else { format!("`{}`", exports.join("`, `")) };
     let hint = if exports.iter().any(|e| e.starts_with("wasi:cli/run@")) {
-        "; this version does not run `wasi:cli` commands"
+        "; build it for wasm32-wasip2"
+    } else if exports.iter().any(|e| e.starts_with("wasi:http/incoming-handler@")) {
+        "; it is a handler of HTTP requests, which nobody sends here"
     } else {
         ""
     };
-    format!("it exports {found}; a job exports `tickhost:job/entry@0.1.0`{hint}")
+    format!(
+        "it exports {found}; a job exports `tickhost:job/entry@0.1.0`, and a program with a `main` `wasi:cli/run` of any \
+         0.2 release{hint}"
+    )
 }
 
 /// The kind of a file that is no component, and what to do about it.

@@ -10,6 +10,7 @@
 mod bindings;
 mod capability;
 mod code;
+mod egress;
 mod engine;
 mod inspect;
 mod journal;
@@ -18,10 +19,11 @@ mod output;
 mod run;
 mod runner;
 
-pub use capability::http::{AllowRule, AllowRuleError};
 pub use code::{AdmitError, CodeError};
+pub use egress::{AllowRule, AllowRuleError};
 pub use engine::{Sandbox, SandboxError};
 pub use inspect::{ComponentReport, Problem, RefusedComponent};
+pub use ipnet::IpNet;
 pub use journal::{EffectRequest, Journal, JournalError, KvPage};
 pub use output::{Line, Output, OutputText, Stream};
 pub use run::{RunReport, RunRequest};

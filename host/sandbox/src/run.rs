@@ -12,12 +12,9 @@ use wasmtime_wasi::{I32Exit, WasiCtx};
 use wasmtime_wasi_http::WasiHttpCtx;
 
 use crate::{
-    bindings::JobPre,
-    capability::{
-        http::AllowRule,
-        ticks::Tick,
-        wasi::{self, RefuseHttp},
-    },
+    bindings::Pre,
+    capability::{send::Sender, ticks::Tick, wasi, wasi_http::WasiHttp},
+    egress::Outward,
     engine::Sandbox,
     journal::Journal,
     meter::{Cpu, Memory, Metered},
@@ -53,6 +50,12 @@ pub struct RunRequest {
     pub allow_http: Vec<String>,
     /// The job's `config`.
     pub config: BTreeMap<String, String>,
+    /// The program's arguments.
+    #[serde(default)]
+    pub args: Vec<String>,
+    /// The program's environment.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
 }
 
 /// How a run ended, and what it used.
@@ -67,18 +70,14 @@ pub struct RunReport {
 /// The data of a run's store.
 pub(crate) struct RunState {
     pub(crate) request: Arc<RunRequest>,
-    pub(crate) allow: Vec<AllowRule>,
     pub(crate) journal: Arc<dyn Journal>,
-    pub(crate) http: reqwest::Client,
+    pub(crate) sender: Arc<Sender>,
     pub(crate) output: Output,
     pub(crate) table: ResourceTable,
     pub(crate) wasi: WasiCtx,
     pub(crate) wasi_http: WasiHttpCtx,
-    pub(crate) refuse_http: RefuseHttp,
-    pub(crate) usage: Usage,
+    pub(crate) wasi_http_hooks: WasiHttp,
     pub(crate) keys: u64,
-    /// The last limit that a call met, and the message.
-    pub(crate) met: Option<(&'static str, String)>,
     memory: Memory,
 }
 
@@ -127,7 +126,8 @@ impl Sandbox {
             cpu_us: cpu.used_ns() / 1_000,
             wall_us: u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX),
             log_bytes: output.total_bytes(),
-            ..state.usage
+            http_calls: state.sender.calls(),
+            response_bytes: state.sender.response_bytes(),
         };
         RunReport { outcome: shortened(outcome(ended, state, &limits, usage.cpu_us)), usage }
     }
@@ -137,21 +137,20 @@ impl Sandbox {
         table.set_max_capacity(TABLE_MAX);
         let mut wasi_http = WasiHttpCtx::new();
         wasi_http.set_field_size_limit(FIELD_BYTES_MAX);
+        let request = Arc::new(request);
+        let outward = Outward::new(self.egress.clone());
+        let sender = Arc::new(Sender::new(request.clone(), journal.clone(), outward));
         RunState {
-            // Rules were checked when the job was stored; one that no longer reads allows nothing.
-            allow: request.allow_http.iter().filter_map(|rule| rule.parse().ok()).collect(),
             memory: Memory::new(request.limits.memory_bytes),
-            request: Arc::new(request),
             journal,
-            http: self.http.clone(),
             output: output.clone(),
             table,
-            wasi: wasi::context(output),
+            wasi: wasi::context(&request, output),
             wasi_http,
-            refuse_http: RefuseHttp::new(output),
-            usage: Usage::default(),
+            wasi_http_hooks: WasiHttp::new(sender.clone(), request.keys.clone(), output),
+            sender,
+            request,
             keys: 0,
-            met: None,
         }
     }
 }
@@ -170,12 +169,33 @@ fn restrict(store: &mut Store<RunState>, cpu: &Arc<Cpu>, cpu_limit: Duration) {
     });
 }
 
-type Called = wasmtime::Result<Result<Option<String>, crate::bindings::exports::tickhost::job::entry::Failure>>;
+/// What a component returns, whatever world it is made for.
+struct Returned {
+    message: Option<String>,
+    retry: bool,
+    is_ok: bool,
+}
 
-async fn call(pre: &JobPre<RunState>, store: &mut Store<RunState>) -> Called {
-    let tick: Resource<Tick> = store.data_mut().table.push(Tick)?;
-    let job = pre.instantiate_async(&mut *store).await?;
-    job.tickhost_job_entry().call_run(&mut *store, Resource::new_borrow(tick.rep())).await
+type Called = wasmtime::Result<Returned>;
+
+async fn call(pre: &Pre, store: &mut Store<RunState>) -> Called {
+    match pre {
+        Pre::Job(pre) => {
+            let tick: Resource<Tick> = store.data_mut().table.push(Tick)?;
+            let job = pre.instantiate_async(&mut *store).await?;
+            let returned = job.tickhost_job_entry().call_run(&mut *store, Resource::new_borrow(tick.rep())).await?;
+            Ok(match returned {
+                Ok(message) => Returned { message, retry: false, is_ok: true },
+                Err(failure) => Returned { message: Some(failure.message), retry: failure.retry, is_ok: false },
+            })
+        }
+        Pre::Command(pre) => {
+            let command = pre.instantiate_async(&mut *store).await?;
+            let is_ok = command.wasi_cli_run().call_run(&mut *store).await?.is_ok();
+            let message = (!is_ok).then(|| "its `run` returned an error".to_owned());
+            Ok(Returned { message, retry: false, is_ok })
+        }
+    }
 }
 
 enum Ended {
@@ -187,12 +207,15 @@ enum Ended {
 fn outcome(ended: Ended, state: &RunState, limits: &Limits, cpu_us: u64) -> Outcome {
     let over = |limit: &str, message: String| Outcome::OverLimit { limit: limit.to_owned(), message };
     match ended {
-        Ended::Returned(Ok(Ok(message))) => Outcome::Succeeded { message },
-        Ended::Returned(Ok(Err(failure))) => match &state.met {
-            // A failure that follows from a limit names the limit.
-            Some((limit, message)) if failure.message.contains(message.as_str()) => over(limit, message.clone()),
-            _ => Outcome::Failed { message: failure.message, retry: failure.retry },
-        },
+        Ended::Returned(Ok(Returned { message, is_ok: true, .. })) => Outcome::Succeeded { message },
+        Ended::Returned(Ok(Returned { message, retry, .. })) => {
+            let said = message.unwrap_or_default();
+            match state.sender.met() {
+                // A failure that follows from a limit names the limit.
+                Some((limit, message)) if said.contains(&message) => over(limit, message),
+                _ => Outcome::Failed { message: said, retry },
+            }
+        }
         Ended::WallTime => over(
             "wall",
             format!(
@@ -233,7 +256,9 @@ fn trapped(error: &wasmtime::Error, state: &RunState, limits: &Limits, cpu_us: u
     if let Some(exit) = error.downcast_ref::<I32Exit>() {
         return match exit.0 {
             0 => Outcome::Succeeded { message: Some("exited".into()) },
-            code => Outcome::Failed { message: format!("it exited with an error ({code})"), retry: false },
+            // WASI's `exit` says no more than that; a number is from `exit-with-code`.
+            1 => Outcome::Failed { message: "it exited with an error".into(), retry: false },
+            code => Outcome::Failed { message: format!("it exited with the error {code}"), retry: false },
         };
     }
     if let Some(wanted) = state.memory.refused {

@@ -24,7 +24,7 @@ use uuid::Uuid;
 pub use crate::settings::Settings;
 use crate::{
     backup::{self, Backups},
-    between, cluster, components, leader, member,
+    between, cluster, components, heartbeat, leader, member,
     metrics::Metrics,
     watch::Watch,
 };
@@ -85,9 +85,18 @@ impl Parts {
         let port = port(&settings, identity.clone()).await?;
         let node = identity.as_ref().map_or(FIRST_NODE, |identity| identity.node);
         let setup = Setup::on_disk(&settings.data, node, identity, Clock::default())?;
-        let sandbox = Sandbox::new(&settings.data, settings.runs_max, settings.memory_max_mib << 20)?;
+        let sandbox = sandbox(&settings)?;
         Ok(Self { settings, setup, port, sandbox: Arc::new(sandbox), guests: guest_threads()? })
     }
+}
+
+/// What keeps and runs components, as the operator has set it.
+///
+/// # Errors
+/// A machine that wasmtime cannot run on, a directory that cannot be used.
+pub(crate) fn sandbox(settings: &Settings) -> Result<Arc<Sandbox>, SandboxError> {
+    let (runs_max, memory_bytes_max) = (settings.runs_max, settings.memory_max_mib << 20);
+    Sandbox::new(&settings.data, runs_max, memory_bytes_max, settings.egress.allow.clone())
 }
 
 /// A running host. Clones share it.
@@ -164,6 +173,7 @@ impl Host {
         tokio::spawn(prune(host.clone()));
         tokio::spawn(crate::watch::watch(host.clone()));
         tokio::spawn(backup::keep(host.clone()));
+        tokio::spawn(heartbeat::keep(host.clone()));
         match port {
             Some((listener, address)) => {
                 tokio::spawn(serve_peers(host.clone(), listener, address));

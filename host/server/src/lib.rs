@@ -11,6 +11,7 @@ pub mod cli;
 mod client;
 pub mod cluster;
 mod components;
+mod heartbeat;
 pub mod host;
 mod import;
 mod jobs;

@@ -11,7 +11,7 @@ use miette::{Diagnostic, LabeledSpan, NamedSource};
 use tickhost_ledger::{
     Digest, JobName, JobSpec,
     ids::check_name,
-    spec::{CatchUp, Limits, OnUnknown, Overlap, Retry, RetryWhen, bounds},
+    spec::{CatchUp, Limits, OnUnknown, Overlap, Retry, RetryWhen, bounds, check_argument, check_variable},
 };
 use tickhost_sandbox::AllowRule;
 use toml::{
@@ -200,8 +200,19 @@ impl Reader<'_> {
         warnings: &mut Vec<String>,
     ) -> Option<JobDraft> {
         let what = format!("[job.{}]", job.rsplit('/').next().unwrap_or(job));
-        let own =
-            ["component", "on_unknown", "overlap", "catch_up", "start_deadline", "limits", "allow", "config", "retry"];
+        let own = [
+            "component",
+            "on_unknown",
+            "overlap",
+            "catch_up",
+            "start_deadline",
+            "limits",
+            "allow",
+            "config",
+            "args",
+            "env",
+            "retry",
+        ];
         let known: Vec<&str> = own.into_iter().chain(timing::FIELDS).collect();
         let problems_before = self.problems.len();
         let mut f = Fields::new(self, &what, table, span, &known);
@@ -231,7 +242,9 @@ impl Reader<'_> {
         });
         let start_deadline_s = start_deadline_ms.and_then(|ms| timing::whole_seconds(&mut f, "start_deadline", ms));
         let allow_http = f.optional("allow", Vec::new(), Reader::allow);
-        let config = f.optional("config", BTreeMap::new(), Reader::config);
+        let config = f.optional("config", BTreeMap::new(), |r, v| r.texts(v, "config", |_, _| Ok(())));
+        let args = f.optional("args", Vec::new(), Reader::args);
+        let env = f.optional("env", BTreeMap::new(), |r, v| r.texts(v, "env", check_variable));
         let limits = f.optional("limits", Limits::default(), Reader::limits);
         let default_retry = match on_unknown {
             // What is to happen at least once is tried again by itself.
@@ -258,6 +271,8 @@ impl Reader<'_> {
                 allow_http: allow_http?,
                 config: config?,
                 retry: retry?,
+                args: args?,
+                env: env?,
             },
         })
     }
@@ -286,9 +301,28 @@ impl Reader<'_> {
         Some(texts)
     }
 
-    fn config(&mut self, value: &Spanned<DeValue<'_>>) -> Option<BTreeMap<String, String>> {
-        let table = self.table(value, "config")?;
-        let mut config = BTreeMap::new();
+    fn args(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Vec<String>> {
+        let Some(args) = value.get_ref().as_array() else {
+            return self.wrong_type(value, "a list of texts, e.g. [\"--verbose\"]");
+        };
+        let mut texts = Vec::new();
+        for argument in args.iter() {
+            let text = self.string(argument)?;
+            self.checked(argument, check_argument(&text))?;
+            texts.push(text);
+        }
+        Some(texts)
+    }
+
+    /// A table of texts, each of which is checked with its name.
+    fn texts(
+        &mut self,
+        value: &Spanned<DeValue<'_>>,
+        what: &str,
+        check: impl Fn(&str, &str) -> Result<(), String>,
+    ) -> Option<BTreeMap<String, String>> {
+        let table = self.table(value, what)?;
+        let mut texts = BTreeMap::new();
         for (key, value) in table.iter() {
             let text = match value.get_ref() {
                 DeValue::String(text) => text.to_string(),
@@ -300,9 +334,10 @@ impl Reader<'_> {
                     continue;
                 }
             };
-            config.insert(key.get_ref().to_string(), text);
+            self.checked_span(key.span(), check(key.get_ref(), &text))?;
+            texts.insert(key.get_ref().to_string(), text);
         }
-        Some(config)
+        Some(texts)
     }
 
     fn limits(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Limits> {
@@ -627,6 +662,24 @@ retry = { attempts = 0 }
         for retry in ["{ attempts = 3 }", "{ attempts = 3, when = \"failed\" }"] {
             let found = problems(&with(retry));
             assert!(found[0].2.contains("only where the guest itself asks"), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_program_is_given_arguments_and_an_environment_of_its_own() {
+        let with = |more: &str| GOOD.replace("allow = [", &format!("{more}\nallow = ["));
+        let manifest =
+            parse(Path::new("t"), &with("args = [\"-v\", \"x y\"]\nenv = { TZ = \"UTC\", DAYS = 7 }")).unwrap();
+        let spec = &manifest.jobs[0].1.spec;
+        assert_eq!((spec.args.as_slice(), spec.env["DAYS"].as_str()), (&["-v".into(), "x y".into()][..], "7"));
+        for (more, why) in [
+            ("args = \"-v\"", "a list of texts"),
+            ("args = [\"a\\u0000b\"]", "NUL"),
+            ("env = { \"A=B\" = \"1\" }", "is no variable"),
+            ("env = { TICKHOST_JOB = \"other\" }", "the host's own"),
+        ] {
+            let found = problems(&with(more));
+            assert!(found.len() == 1 && found[0].2.contains(why), "{more}: {found:?}");
         }
     }
 

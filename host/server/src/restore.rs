@@ -10,12 +10,11 @@ use tickhost_replica::{
     identity::{Authority, Request},
     join::JoinToken,
 };
-use tickhost_sandbox::Sandbox;
 use uuid::Uuid;
 
 use crate::{
     cluster::{self, MemberError},
-    host::{Host, Settings},
+    host::{self, Host, Settings},
 };
 
 /// A cluster that was restored.
@@ -39,7 +38,7 @@ pub(crate) async fn restore(settings: &Settings, place: &Place, manifest: &Manif
     let rows = data.join("restored.rows");
     let contents = place.fetch_rows(manifest, &rows).await.map_err(|e| e.to_string())?;
     let was = contents.cluster.ok_or("the backup is of no cluster")?;
-    let sandbox = Sandbox::new(data, settings.runs_max, settings.memory_max_mib << 20).map_err(|e| e.to_string())?;
+    let sandbox = host::sandbox(settings).map_err(|e| e.to_string())?;
     for digest in &manifest.components {
         let bytes = place.fetch_component(manifest, digest).await.map_err(|e| e.to_string())?;
         sandbox.keep(&bytes).map_err(|e| e.to_string())?;

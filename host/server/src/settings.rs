@@ -6,6 +6,7 @@ use std::{
 };
 
 use serde::Deserialize;
+use tickhost_sandbox::IpNet;
 
 /// The file of `tickhost serve --config`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -35,6 +36,43 @@ pub struct Settings {
     /// Where backups go; absent for a host that takes none.
     #[serde(default)]
     pub backup: Option<BackupSettings>,
+    /// Who hears that all is well; absent for a host that tells nobody.
+    #[serde(default)]
+    pub heartbeat: Option<HeartbeatSettings>,
+    /// What guests may reach besides the public internet.
+    #[serde(default)]
+    pub egress: EgressSettings,
+}
+
+/// `[egress]`: the same on every node, as a run may come to any of them.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EgressSettings {
+    /// Ranges of private and special addresses that guests may reach, where their jobs' manifests name them, e.g.
+    /// `10.20.0.0/16`. Without one they reach nothing of this machine, of its network, or of its cloud's metadata.
+    #[serde(default)]
+    pub allow: Vec<IpNet>,
+}
+
+/// This machine.
+pub(crate) fn loopback() -> Vec<IpNet> {
+    ["127.0.0.0/8", "::1/128"].iter().filter_map(|range| range.parse().ok()).collect()
+}
+
+/// `[heartbeat]`: sent by whoever leads, so every node that votes needs it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HeartbeatSettings {
+    /// Where it is sent by `POST`, e.g. the URL of a service that pages somebody when it has heard nothing for a while.
+    pub to: String,
+    /// Seconds from one to the next.
+    #[serde(default = "beat_every_s")]
+    pub every_s: u32,
+}
+
+/// Services that take these expect one a minute.
+fn beat_every_s() -> u32 {
+    60
 }
 
 /// `[backup]`: taken by whoever leads, so every node that votes needs it, with the same place.
@@ -116,6 +154,8 @@ impl Settings {
             reserve_mib: reserve_mib(),
             catch_up_per_s: catch_up_per_s(),
             backup: None,
+            heartbeat: None,
+            egress: EgressSettings::default(),
         }
     }
 
@@ -150,6 +190,15 @@ impl Settings {
                 "`listen = \"{}\"` in `{}`: this version asks nobody who they are, so it listens on loopback only; \
                  write e.g. `127.0.0.1:7878`",
                 settings.listen,
+                path.display()
+            ));
+        }
+        if let Some(heartbeat) = &settings.heartbeat
+            && !reqwest::Url::parse(&heartbeat.to).is_ok_and(|url| ["http", "https"].contains(&url.scheme()))
+        {
+            return Err(format!(
+                "`[heartbeat] to = \"{}\"` in `{}` is no URL; expected e.g. `https://beat.example.com/tickhost`",
+                heartbeat.to,
                 path.display()
             ));
         }

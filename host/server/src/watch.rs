@@ -3,7 +3,10 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -23,6 +26,8 @@ pub(crate) struct Watch {
     /// The median of the voters' clocks less this machine's time since boot, and when it was told.
     median: Mutex<Option<(i64, i64)>>,
     alarms: Mutex<Vec<String>>,
+    /// The last look has shown something, and nothing was absent.
+    is_all_well: AtomicBool,
 }
 
 impl Watch {
@@ -39,6 +44,11 @@ impl Watch {
     /// What is absent at this moment.
     pub(crate) fn alarms(&self) -> Vec<String> {
         self.alarms.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether this node sees at this moment that nothing is absent; no where it sees nothing.
+    pub(crate) fn is_all_well(&self) -> bool {
+        self.is_all_well.load(Ordering::Relaxed)
     }
 }
 
@@ -64,6 +74,7 @@ pub(crate) async fn watch(host: Host) {
         // Of what was committed before, everything: a node that lags must not raise what has long been done.
         let seen = host.replica.catch_up().await;
         let (Ok(()), Some(now)) = (&seen, host.watch.now(host.clock.since_boot_ms())) else {
+            host.watch.is_all_well.store(false, Ordering::Relaxed);
             if !std::mem::replace(&mut is_blind, true) {
                 let why = seen.err().map_or("no leader has told the time".into(), |error| error.to_string());
                 tracing::warn!(why, "this node cannot see whether ticks are decided");
@@ -80,6 +91,7 @@ pub(crate) async fn watch(host: Host) {
         for alarm in raised.difference(&absent) {
             tracing::info!(alarm, "it has happened after all");
         }
+        host.watch.is_all_well.store(absent.is_empty(), Ordering::Relaxed);
         *host.watch.alarms.lock().unwrap_or_else(PoisonError::into_inner) = absent.iter().cloned().collect();
         raised = absent;
     }

@@ -18,10 +18,11 @@ pub(crate) const RUST_WORKSPACES: [&str; 3] =
 pub(crate) const NATIVE_TESTS: [&str; 1] = ["plugins/http-call/Cargo.toml"];
 
 /// What a Rust workspace gives: the file that cargo writes, and where it is wanted.
-const RUST_COMPONENTS: [(&str, &str, &str); 3] = [
+const RUST_COMPONENTS: [(&str, &str, &str); 4] = [
     ("plugins/Cargo.toml", "http_call.wasm", "plugins/http-call/http-call.wasm"),
     ("examples/charge/Cargo.toml", "charge.wasm", "examples/charge/charge.wasm"),
     ("tests/guests/Cargo.toml", "test_guest.wasm", "tests/guests/test-guest.wasm"),
+    ("tests/guests/Cargo.toml", "test-program.wasm", "tests/guests/test-program.wasm"),
 ];
 
 pub(crate) fn build(cargo: &Cargo) -> Result<(), Failed> {

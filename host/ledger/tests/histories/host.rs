@@ -29,6 +29,8 @@ pub(crate) fn spec() -> JobSpec {
         limits: Limits::default(),
         allow_http: vec![],
         config: BTreeMap::new(),
+        args: Vec::new(),
+        env: BTreeMap::new(),
         retry: Retry::NEVER,
     }
 }

@@ -4,8 +4,10 @@ pub(crate) mod config;
 pub(crate) mod http;
 pub(crate) mod kv;
 pub(crate) mod logging;
+pub(crate) mod send;
 pub(crate) mod ticks;
 pub(crate) mod wasi;
+pub(crate) mod wasi_http;
 
 use crate::{
     bindings::tickhost::job::errors::{self, Code},

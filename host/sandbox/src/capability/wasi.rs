@@ -1,9 +1,7 @@
-//! WASI: clocks, random numbers and the standard streams work; there are no files, no environment and no
+//! WASI: clocks, random numbers, arguments, environment and the standard streams work; there are no files and no
 //! sockets. JavaScript and Python components import all of it whether they use it or not, so it is linked, and
 //! what is not offered refuses at the call, by name in the run's output. Files need no refusal: without a preopened
 //! folder there is no call that could name one.
-
-use std::future::Future;
 
 use wasmtime::{
     StoreContextMut,
@@ -19,11 +17,11 @@ use wasmtime_wasi::p2::{
     },
 };
 use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
-use wasmtime_wasi_http::{Error as HttpError, RequestOptions, WasiBody, WasiHttpCtxView, WasiHttpHooks, WasiHttpView};
+use wasmtime_wasi_http::{WasiHttpCtxView, WasiHttpView};
 
 use crate::{
     output::{Output, Stream},
-    run::RunState,
+    run::{RunRequest, RunState},
 };
 
 /// Bytes of randomness in one call. Arbitrary: the host makes them.
@@ -65,8 +63,15 @@ fn refuse(store: &StoreContextMut<'_, RunState>, what: &str) {
     ));
 }
 
-pub(crate) fn context(output: &Output) -> WasiCtx {
+/// The name of the variable that carries a key for all of a run's work.
+const KEY: &str = "TICKHOST_KEY";
+
+pub(crate) fn context(request: &RunRequest, output: &Output) -> WasiCtx {
     WasiCtxBuilder::new()
+        .arg(&request.run.launch.job.name)
+        .args(&request.args)
+        .envs(&request.env.iter().collect::<Vec<_>>())
+        .envs(&of_the_tick(request))
         .stdout(output.capture(Stream::Stdout))
         .stderr(output.capture(Stream::Stderr))
         .allow_tcp(false)
@@ -76,44 +81,31 @@ pub(crate) fn context(output: &Output) -> WasiCtx {
         .build()
 }
 
+/// What `tickhost:job/ticks` says, for programs that know nothing of it.
+fn of_the_tick(request: &RunRequest) -> Vec<(&'static str, String)> {
+    let launch = &request.run.launch;
+    let tick = [
+        ("TICKHOST_NAMESPACE", launch.job.namespace.clone()),
+        ("TICKHOST_JOB", launch.job.name.clone()),
+        ("TICKHOST_LAUNCH", launch.to_string()),
+        ("TICKHOST_SCHEDULED", launch.tick.to_string()),
+        ("TICKHOST_SCHEDULED_LOCAL", request.local.clone()),
+        ("TICKHOST_ATTEMPT", request.run.attempt.to_string()),
+        // The first part is empty, as no label of a guest can be.
+        (KEY, request.keys.key(&[String::new(), KEY.to_owned()]).to_string()),
+    ];
+    let previous = request.previous.map(|previous| ("TICKHOST_PREVIOUS", previous.to_string()));
+    tick.into_iter().chain(previous).collect()
+}
+
 impl WasiView for RunState {
     fn ctx(&mut self) -> WasiCtxView<'_> {
         WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
     }
 }
 
-/// `wasi:http` would send without a key, so it is refused; the guest's log says what to call instead.
-pub(crate) struct RefuseHttp {
-    output: Output,
-}
-
-impl RefuseHttp {
-    pub(crate) fn new(output: &Output) -> Self {
-        Self { output: output.clone() }
-    }
-}
-
-type Sent = Box<dyn Future<Output = Result<(), HttpError>> + Send>;
-
-impl WasiHttpHooks for RefuseHttp {
-    fn send_request(
-        &mut self,
-        request: http::Request<WasiBody>,
-        _options: Option<RequestOptions>,
-        _sent: Sent,
-    ) -> Box<dyn Future<Output = Result<(http::Response<WasiBody>, Sent), HttpError>> + Send> {
-        let text = format!(
-            "WARN refused wasi:http {} {}: it carries no key; call tickhost:job/http instead",
-            request.method(),
-            request.uri()
-        );
-        self.output.record(&text);
-        Box::new(async { Err(HttpError::HttpRequestDenied) })
-    }
-}
-
 impl WasiHttpView for RunState {
     fn http(&mut self) -> WasiHttpCtxView<'_> {
-        WasiHttpCtxView { hooks: &mut self.refuse_http, table: &mut self.table, ctx: &mut self.wasi_http }
+        WasiHttpCtxView { hooks: &mut self.wasi_http_hooks, table: &mut self.table, ctx: &mut self.wasi_http }
     }
 }

@@ -22,7 +22,7 @@ impl Component {
         let bytes = std::fs::read(&path)
             .map_err(|e| CliError::refused(format!("read the component `{}`: {e}", path.display())))?;
         let dir = std::env::temp_dir().join(format!("tickhost-inspect-{}", uuid::Uuid::new_v4().simple()));
-        let sandbox = Sandbox::new(&dir, 1, 4 << 30).map_err(|e| CliError::failed(e.to_string()))?;
+        let sandbox = Sandbox::new(&dir, 1, 4 << 30, Vec::new()).map_err(|e| CliError::failed(e.to_string()))?;
         let report = sandbox.inspect(&bytes);
         let _ = std::fs::remove_dir_all(&dir);
         let report = report.map_err(|e| CliError::refused(format!("`{}`: {e}", path.display())))?;

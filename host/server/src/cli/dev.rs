@@ -22,6 +22,7 @@ use crate::{
     api,
     client::Client,
     host::{Host, Settings},
+    settings::loopback,
 };
 
 /// Editors and compilers write in several steps; a change is applied once nothing has moved for this long.
@@ -55,7 +56,9 @@ impl Dev {
                 self.listen
             )));
         }
-        let settings = Settings { listen: self.listen, ..Settings::in_dir(self.data.clone()) };
+        let mut settings = Settings { listen: self.listen, ..Settings::in_dir(self.data.clone()) };
+        // What a developer's jobs speak to runs beside them.
+        settings.egress.allow = loopback();
         // Before anything is started: a manifest that is wrong is said at once.
         for path in &self.paths {
             apply::read(path)?;

@@ -163,6 +163,8 @@ fn request(state: &State, run: &RunId) -> Option<Dispatch> {
             limits: spec.limits,
             allow_http: spec.allow_http.clone(),
             config: spec.config.clone(),
+            args: spec.args.clone(),
+            env: spec.env.clone(),
         },
     })
 }
