@@ -73,6 +73,18 @@ async fn logs_show_what_a_run_wrote_and_end_with_its_verdict() {
     let story = f.trigger("t/job").await;
     let (kind, value) = outcome(&story);
     assert_eq!(kind, "trapped", "{value}");
+    let report = value["message"].as_str().unwrap();
+    let (said, place) = report.rsplit_once('\n').unwrap();
+    assert!(said.contains("it panicked as configured"), "the guest's last words lead: {report}");
+    assert!(place.contains("unreachable") && place.contains("in test_guest::"), "{report}");
+    assert!(!place.contains("panicking") && place.contains("are folded"), "{report}");
+    let shown = f.host.cli(&["show", story["launch"].as_str().unwrap()]);
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    let memory = shown.lines().find(|line| line.starts_with("memory (bytes)")).unwrap();
+    let words: Vec<&str> = memory.split_whitespace().collect();
+    let used: u64 = words[2].parse().unwrap();
+    assert!(used > 1 << 20 && words[3] == "67108864" && words[4].parse::<u64>().unwrap() > 90, "{shown}");
+    assert_eq!(words[6], (2 << 20).to_string(), "half as much again, in whole MiB: {shown}");
     let output = f.host.cli(&["logs", story["launch"].as_str().unwrap(), "--follow"]);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("err  ") && text.contains("panicked"), "{text}");

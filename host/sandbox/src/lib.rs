@@ -18,6 +18,7 @@ mod meter;
 mod output;
 mod run;
 mod runner;
+mod trap;
 
 pub use code::{AdmitError, CodeError};
 pub use egress::{AllowRule, AllowRuleError};

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 use tickhost_ledger::{Digest, RunId, TickAt, key::KeySource, launch::Outcome, rows::Usage, spec::Limits};
 use wasmtime::{
-    Store, Trap, UpdateDeadline, WasmBacktrace,
+    Store, UpdateDeadline,
     component::{Resource, ResourceTable},
 };
 use wasmtime_wasi::{I32Exit, WasiCtx};
@@ -19,6 +19,7 @@ use crate::{
     journal::Journal,
     meter::{Cpu, Memory, Metered},
     output::Output,
+    trap,
 };
 
 /// Bytes that one host call may copy out of the guest: a list of a million pointers to one string must not cost
@@ -266,18 +267,5 @@ fn trapped(error: &wasmtime::Error, state: &RunState, limits: &Limits, cpu_us: u
             format!("it wanted {wanted} bytes of memory; the job declares `memory = {}`", limits.memory_bytes);
         return over("memory", message);
     }
-    Outcome::Trapped { message: describe(error) }
-}
-
-/// The trap, and the guest's own functions from the innermost outwards.
-fn describe(error: &wasmtime::Error) -> String {
-    let reason = match error.downcast_ref::<Trap>() {
-        Some(trap) => trap.to_string(),
-        None => error.root_cause().to_string(),
-    };
-    let frames: Vec<&str> = error
-        .downcast_ref::<WasmBacktrace>()
-        .map(|trace| trace.frames().iter().filter_map(|frame| frame.func_name()).take(8).collect())
-        .unwrap_or_default();
-    if frames.is_empty() { reason } else { format!("{reason}, in {}", frames.join(" < ")) }
+    Outcome::Trapped { message: trap::told(error, &state.output.text()) }
 }

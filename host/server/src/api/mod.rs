@@ -1,11 +1,13 @@
 //! The HTTP API: JSON in and out, errors as `application/problem+json`.
 
 mod forward;
+mod headroom;
 mod members;
 mod problem;
 mod routes;
 mod views;
 
+pub use headroom::Headroom;
 pub use members::NodeView;
 pub(crate) use members::node_views;
 pub use problem::Problem;

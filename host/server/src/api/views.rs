@@ -7,6 +7,7 @@ use tickhost_ledger::{
     rows::{Attempt, Job, Launch, Origin, Pause},
 };
 
+use super::headroom::{Headroom, headroom};
 use crate::jobs::verdict;
 
 /// A job.
@@ -73,6 +74,9 @@ pub struct LaunchView {
     pub decided_at: String,
     /// Its attempts, oldest first.
     pub attempts: Vec<Attempt>,
+    /// What its last attempt used of what was declared, once that has ended; nothing where the job has changed since.
+    #[serde(default)]
+    pub limits: Vec<Headroom>,
     /// The effects of its tick, those of re-runs under the same keys included.
     pub effects: Vec<EffectView>,
 }
@@ -105,6 +109,11 @@ impl LaunchView {
                 Some(EffectResult::Kv { value: None }) => "done".into(),
             },
         });
+        let last = launch.attempts.last().and_then(|attempt| Some((attempt.revision, &attempt.ended.as_ref()?.usage)));
+        let limits = last.and_then(|(revision, usage)| {
+            let job = state.job(&id.job).filter(|job| job.revision == revision)?;
+            Some(headroom(usage, &job.spec.limits))
+        });
         Self {
             launch: id.to_string(),
             verdict: verdict(&launch.status),
@@ -113,6 +122,7 @@ impl LaunchView {
             origin: launch.origin.clone(),
             decided_at: launch.decided_at.to_string(),
             attempts: launch.attempts.clone(),
+            limits: limits.unwrap_or_default(),
             effects: effects.collect(),
         }
     }

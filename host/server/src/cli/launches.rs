@@ -8,7 +8,10 @@ use serde_json::{Value, json};
 use tickhost_sandbox::{OutputText, Stream};
 
 use super::{CliError, Format, job_path, print_json, table};
-use crate::{api::LaunchView, client::Client};
+use crate::{
+    api::{Headroom, LaunchView},
+    client::Client,
+};
 
 /// How often a followed run is looked at.
 const FOLLOW_EVERY: Duration = Duration::from_millis(200);
@@ -107,17 +110,19 @@ impl Show {
                 attempt.intended_at
             );
             if let Some(ended) = &attempt.ended {
-                let usage = &ended.usage;
-                say!("  ended {}: {}", ended.at, ended.outcome);
-                say!(
-                    "  used {} bytes of memory, {} µs of cpu, {} µs of wall time, {} bytes of log, {} HTTP calls",
-                    usage.memory_bytes,
-                    usage.cpu_us,
-                    usage.wall_us,
-                    usage.log_bytes,
-                    usage.http_calls
-                );
+                say!("  ended {}: {}", ended.at, ended.outcome.to_string().replace('\n', "\n    "));
             }
+        }
+        if !view.limits.is_empty() {
+            say!("");
+            let suggested = |limit: &Headroom| limit.suggested.map_or(String::new(), |better| better.to_string());
+            let row = |limit: &Headroom| {
+                let Headroom { limit: name, unit, used, declared, headroom_percent, .. } = limit;
+                let numbers = [used.to_string(), declared.to_string(), format!("{headroom_percent} %")];
+                [vec![format!("{name} ({unit})")], numbers.to_vec(), vec![suggested(limit)]].concat()
+            };
+            let rows: Vec<Vec<String>> = view.limits.iter().map(row).collect();
+            table::print(&["LIMIT", "USED", "DECLARED", "HEADROOM", "SUGGESTED"], &rows);
         }
         if !view.effects.is_empty() {
             say!("");
