@@ -95,6 +95,52 @@ async fn response_bytes() {
     }
 }
 
+/// What is counted is counted exactly: as many as declared succeed, and one more is refused by name.
+#[tokio::test]
+async fn keys_effects_and_bytes_of_the_store() {
+    for (limit, enough, config) in [
+        ("keys", "keys = 5", "do = \"manykeys\", count = 5"),
+        ("effects", "effects = 5", "do = \"kvsets\", count = 5, bytes = 1"),
+        // The name has four bytes.
+        ("kv_bytes", "kv_bytes = \"70B\"", "do = \"kvsets\", count = 5, bytes = 10"),
+    ] {
+        let (kind, value, story) = over(enough, config).await;
+        assert_eq!(kind, "succeeded", "{limit}: {value}");
+        let declared = story["limits"].as_array().unwrap().iter().find(|row| row["limit"] == limit).unwrap();
+        assert_eq!(
+            (declared["used"].as_u64(), declared["headroom_percent"].as_u64()),
+            (declared["declared"].as_u64(), Some(0))
+        );
+        let (kind, value, _) = over(enough, &config.replace("count = 5", "count = 6")).await;
+        assert_eq!((kind.as_str(), value["limit"].as_str()), ("over-limit", Some(limit)), "{value}");
+    }
+}
+
+/// D08: linear memory is not all that grows. The guest is a program of a few instructions.
+#[tokio::test]
+async fn tables() {
+    let text = r#"(component
+        (core module $m
+            (table $t 1 funcref)
+            (func (export "run") (result i32)
+                (loop $again
+                    (br_if $again (i32.ne (table.grow $t (ref.null func) (i32.const 100)) (i32.const -1))))
+                unreachable))
+        (core instance $i (instantiate $m))
+        (func $run (result (result)) (canon lift (core func $i "run")))
+        (instance $r (export "run" (func $run)))
+        (export "wasi:cli/run@0.2.0" (instance $r)))"#;
+    let manifest = "namespace = \"t\"\n[job.job]\ncomponent = \"grower.wasm\"\nschedule = \"0 0 29 2 *\"\n\
+                    on_unknown = \"skip\"\nlimits = { table_elements = 1000 }\n";
+    let f = Fixture::start_beside(manifest, |dir| {
+        std::fs::write(dir.join("grower.wasm"), wat::parse_str(text).unwrap()).unwrap();
+    })
+    .await;
+    let (kind, value) = outcome(&f.trigger("t/job").await);
+    assert_eq!((kind.as_str(), value["limit"].as_str()), ("over-limit", Some("table_elements")), "{value}");
+    assert!(value["message"].as_str().unwrap().contains("`table_elements = 1000`"), "{value}");
+}
+
 /// The body is one byte too long; the guest gets an error and nothing is sent.
 #[tokio::test]
 async fn request_bytes() {

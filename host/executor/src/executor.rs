@@ -341,6 +341,9 @@ impl Executor {
     /// Keeps the end of a run, unsynced: it survives the end of the process.
     fn finish(&self, row: &mut RunRow, report: RunReport, journal: &RunJournal) -> RunEnd {
         let RunReport { outcome, usage } = report;
+        // An older node would pass over what it does not know, and its state would be another one.
+        let is_known = self.replica.read(|state| state.below(Usage::FORMAT).next().is_none());
+        let usage = if is_known { usage } else { usage.of_format_1() };
         let outcome = match outcome {
             Outcome::Revoked { message } if self.has_lapsed(&row.run) => Outcome::Lost { evidence: message },
             outcome => outcome,

@@ -397,7 +397,8 @@ impl Command {
             | Self::Rewound => 2,
             Self::Hasten { .. } => 3,
             // An older node would pass over what it does not know, and its state would be another one.
-            Self::PutJob { spec, .. } if !(spec.args.is_empty() && spec.env.is_empty()) => 4,
+            Self::PutJob { spec, .. } if spec.has_later() => 4,
+            Self::End { usage, .. } if usage.has_later() => Usage::FORMAT,
             _ => 1,
         }
     }

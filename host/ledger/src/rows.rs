@@ -290,6 +290,39 @@ pub struct Usage {
     pub http_calls: u64,
     /// Bytes of the largest response body.
     pub response_bytes: u64,
+    /// Bytes of the largest request body.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub request_bytes: u64,
+    /// Elements of tables.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub table_elements: u64,
+    /// Keys made.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub keys: u64,
+    /// Effects.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub effects: u64,
+    /// Bytes written to the key-value store.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub kv_bytes: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+impl Usage {
+    /// The [`crate::command::FORMAT`] that knows all of it.
+    pub const FORMAT: u32 = 4;
+
+    /// What nodes know of it that are older than that.
+    pub fn of_format_1(self) -> Self {
+        Self { request_bytes: 0, table_elements: 0, keys: 0, effects: 0, kv_bytes: 0, ..self }
+    }
+
+    pub(crate) fn has_later(&self) -> bool {
+        *self != self.of_format_1()
+    }
 }
 
 /// Ticks with one verdict that were never launched: enumerated when asked for, never walked.

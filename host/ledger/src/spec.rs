@@ -132,6 +132,14 @@ pub mod bounds {
     pub const HTTP_CALLS: RangeInclusive<u64> = 0..=1_000_000;
     /// Bytes of a body.
     pub const BODY_BYTES: RangeInclusive<u64> = 0..=1 << 30;
+    /// Elements of all tables. A single table has 32,000 at the most.
+    pub const TABLE_ELEMENTS: RangeInclusive<u64> = 0..=2_000_000;
+    /// Keys.
+    pub const KEYS: RangeInclusive<u64> = 0..=1_000_000;
+    /// Effects.
+    pub const EFFECTS: RangeInclusive<u64> = 0..=1_000_000;
+    /// Bytes written to the key-value store.
+    pub const KV_BYTES: RangeInclusive<u64> = 0..=1 << 30;
     /// Milliseconds of the start deadline.
     pub const START_DEADLINE_MS: RangeInclusive<u64> = 1_000..=7 * DAY_MS;
     /// Milliseconds between two attempts.
@@ -158,6 +166,11 @@ impl JobSpec {
         self.max_launches.is_some_and(|most| launched >= most)
     }
 
+    /// Whether it says what nodes before [`crate::command::FORMAT`] 4 do not know.
+    pub(crate) fn has_later(&self) -> bool {
+        !self.args.is_empty() || !self.env.is_empty() || self.limits.has_later()
+    }
+
     /// Every value that is out of its bounds, in a sentence each.
     pub fn out_of_bounds(&self) -> Vec<String> {
         let limits = &self.limits;
@@ -172,6 +185,10 @@ impl JobSpec {
             ("limits.http_calls", limits.http_calls, bounds::HTTP_CALLS),
             ("limits.request_bytes", limits.request_bytes, bounds::BODY_BYTES),
             ("limits.response_bytes", limits.response_bytes, bounds::BODY_BYTES),
+            ("limits.table_elements", limits.table_elements, bounds::TABLE_ELEMENTS),
+            ("limits.keys", limits.keys, bounds::KEYS),
+            ("limits.effects", limits.effects, bounds::EFFECTS),
+            ("limits.kv_bytes", limits.kv_bytes, bounds::KV_BYTES),
             ("start_deadline_s", u64::from(self.start_deadline_s) * 1_000, bounds::START_DEADLINE_MS),
             ("timing.window_s", u64::from(self.timing.window_s) * 1_000, bounds::WINDOW_MS),
             ("timing.schedule (how many)", self.timing.schedule.len() as u64, bounds::EXPRESSIONS),
@@ -219,6 +236,9 @@ pub fn check_variable(name: &str, value: &str) -> Result<(), String> {
 }
 
 /// What a run may use. Every one is enforced.
+///
+/// Those that came later are left out of a stored job where they have the value that they had before they could be
+/// declared. That value never changes; a new default would be written out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Bytes of linear memory, over all memories of the component.
@@ -235,6 +255,50 @@ pub struct Limits {
     pub request_bytes: u64,
     /// Bytes of one response's body.
     pub response_bytes: u64,
+    /// Elements of tables, over all tables of the component. CPython begins with about 8,000.
+    #[serde(default = "table_elements", skip_serializing_if = "is_table_elements")]
+    pub table_elements: u64,
+    /// Keys made. JavaScript does not drop its keys while it runs.
+    #[serde(default = "keys", skip_serializing_if = "is_keys")]
+    pub keys: u64,
+    /// Effects: requests with a key, and changes of the key-value store. Each is an entry of the ledger.
+    #[serde(default = "effects", skip_serializing_if = "is_effects")]
+    pub effects: u64,
+    /// Bytes written to the key-value store, names included: every node holds them in memory.
+    #[serde(default = "kv_bytes", skip_serializing_if = "is_kv_bytes")]
+    pub kv_bytes: u64,
+}
+
+fn table_elements() -> u64 {
+    100_000
+}
+
+fn is_table_elements(value: &u64) -> bool {
+    *value == table_elements()
+}
+
+fn keys() -> u64 {
+    100_000
+}
+
+fn is_keys(value: &u64) -> bool {
+    *value == keys()
+}
+
+fn effects() -> u64 {
+    10_000
+}
+
+fn is_effects(value: &u64) -> bool {
+    *value == effects()
+}
+
+fn kv_bytes() -> u64 {
+    64 << 20
+}
+
+fn is_kv_bytes(value: &u64) -> bool {
+    *value == kv_bytes()
 }
 
 impl Default for Limits {
@@ -248,6 +312,20 @@ impl Default for Limits {
             http_calls: 100,
             request_bytes: 1 << 20,
             response_bytes: 1 << 20,
+            table_elements: table_elements(),
+            keys: keys(),
+            effects: effects(),
+            kv_bytes: kv_bytes(),
         }
+    }
+}
+
+impl Limits {
+    /// Whether it declares one of those that came later.
+    pub(crate) fn has_later(&self) -> bool {
+        let &Self { table_elements, keys, effects, kv_bytes, .. } = self;
+        let before = Self::default();
+        (table_elements, keys, effects, kv_bytes)
+            != (before.table_elements, before.keys, before.effects, before.kv_bytes)
     }
 }

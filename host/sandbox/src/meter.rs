@@ -13,9 +13,6 @@ use std::{
 use rustix::time::{ClockId, clock_gettime};
 use wasmtime::ResourceLimiter;
 
-/// Tables of one run: elements over all of them. CPython starts with about 8,000.
-const TABLE_ELEMENTS_MAX: usize = 100_000;
-
 /// Linear memory over all memories of a run; wasmtime asks for each one alone.
 #[derive(Debug)]
 pub(crate) struct Memory {
@@ -24,12 +21,23 @@ pub(crate) struct Memory {
     pub(crate) peak: u64,
     /// The last growth that was refused, in bytes wanted. A guest that cannot grow merely aborts; this says why.
     pub(crate) refused: Option<u64>,
-    table_elements: usize,
+    /// Elements over all tables of a run.
+    pub(crate) tables: Tables,
+}
+
+/// Elements over all tables of a run.
+#[derive(Debug, Default)]
+pub(crate) struct Tables {
+    limit: u64,
+    pub(crate) used: u64,
+    /// The last growth that was refused, in elements wanted.
+    pub(crate) refused: Option<u64>,
 }
 
 impl Memory {
-    pub(crate) fn new(limit: u64) -> Self {
-        Self { limit, used: 0, peak: 0, refused: None, table_elements: 0 }
+    pub(crate) fn new(limit: u64, table_elements: u64) -> Self {
+        let tables = Tables { limit: table_elements, ..Tables::default() };
+        Self { limit, used: 0, peak: 0, refused: None, tables }
     }
 }
 
@@ -46,11 +54,12 @@ impl ResourceLimiter for Memory {
     }
 
     fn table_growing(&mut self, current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
-        let wanted = self.table_elements + (desired - current);
-        if wanted > TABLE_ELEMENTS_MAX {
+        let wanted = self.tables.used + (desired - current) as u64;
+        if wanted > self.tables.limit {
+            self.tables.refused = Some(wanted);
             return Ok(false);
         }
-        self.table_elements = wanted;
+        self.tables.used = wanted;
         Ok(true)
     }
 }
@@ -112,7 +121,7 @@ mod tests {
     /// wasmtime asks for each memory alone; the limit is for their sum.
     #[test]
     fn the_limit_is_for_the_sum_of_all_memories() {
-        let mut memory = Memory::new(100);
+        let mut memory = Memory::new(100, 0);
         assert!(memory.memory_growing(0, 60, None).unwrap(), "a first memory");
         assert!(!memory.memory_growing(0, 60, None).unwrap(), "a second one that fits alone");
         assert_eq!(memory.refused, Some(120));

@@ -79,6 +79,8 @@ pub(crate) struct RunState {
     pub(crate) wasi_http: WasiHttpCtx,
     pub(crate) wasi_http_hooks: WasiHttp,
     pub(crate) keys: u64,
+    /// Bytes written to the key-value store.
+    pub(crate) kv_bytes: u64,
     memory: Memory,
 }
 
@@ -129,6 +131,11 @@ impl Sandbox {
             log_bytes: output.total_bytes(),
             http_calls: state.sender.calls(),
             response_bytes: state.sender.response_bytes(),
+            request_bytes: state.sender.request_bytes(),
+            table_elements: state.memory.tables.used,
+            keys: state.keys,
+            effects: state.sender.effects(),
+            kv_bytes: state.kv_bytes,
         };
         RunReport { outcome: shortened(outcome(ended, state, &limits, usage.cpu_us)), usage }
     }
@@ -142,7 +149,7 @@ impl Sandbox {
         let outward = Outward::new(self.egress.clone());
         let sender = Arc::new(Sender::new(request.clone(), journal.clone(), outward));
         RunState {
-            memory: Memory::new(request.limits.memory_bytes),
+            memory: Memory::new(request.limits.memory_bytes, request.limits.table_elements),
             journal,
             output: output.clone(),
             table,
@@ -152,6 +159,7 @@ impl Sandbox {
             sender,
             request,
             keys: 0,
+            kv_bytes: 0,
         }
     }
 }
@@ -266,6 +274,11 @@ fn trapped(error: &wasmtime::Error, state: &RunState, limits: &Limits, cpu_us: u
         let message =
             format!("it wanted {wanted} bytes of memory; the job declares `memory = {}`", limits.memory_bytes);
         return over("memory", message);
+    }
+    if let Some(wanted) = state.memory.tables.refused {
+        let declared = limits.table_elements;
+        let message = format!("it wanted {wanted} elements of tables; the job declares `table_elements = {declared}`");
+        return over("table_elements", message);
     }
     Outcome::Trapped { message: trap::told(error, &state.output.text()) }
 }

@@ -342,7 +342,19 @@ impl Reader<'_> {
 
     fn limits(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Limits> {
         let table = self.table(value, "limits")?;
-        let known = ["memory", "cpu", "wall", "log", "http_calls", "request_body", "response_body"];
+        let known = [
+            "memory",
+            "cpu",
+            "wall",
+            "log",
+            "http_calls",
+            "request_body",
+            "response_body",
+            "table_elements",
+            "keys",
+            "effects",
+            "kv_bytes",
+        ];
         let mut f = Fields::new(self, "limits", table, value.span(), &known);
         let default = Limits::default();
         let memory = f.optional("memory", default.memory_bytes, |r, v| r.bytes(v, &bounds::MEMORY_BYTES));
@@ -352,6 +364,10 @@ impl Reader<'_> {
         let http_calls = f.optional("http_calls", default.http_calls, |r, v| r.number(v, &bounds::HTTP_CALLS));
         let request = f.optional("request_body", default.request_bytes, |r, v| r.bytes(v, &bounds::BODY_BYTES));
         let response = f.optional("response_body", default.response_bytes, |r, v| r.bytes(v, &bounds::BODY_BYTES));
+        let tables = f.optional("table_elements", default.table_elements, |r, v| r.number(v, &bounds::TABLE_ELEMENTS));
+        let keys = f.optional("keys", default.keys, |r, v| r.number(v, &bounds::KEYS));
+        let effects = f.optional("effects", default.effects, |r, v| r.number(v, &bounds::EFFECTS));
+        let kv_bytes = f.optional("kv_bytes", default.kv_bytes, |r, v| r.bytes(v, &bounds::KV_BYTES));
         Some(Limits {
             memory_bytes: memory?,
             cpu_ms: cpu?,
@@ -360,6 +376,10 @@ impl Reader<'_> {
             http_calls: http_calls?,
             request_bytes: request?,
             response_bytes: response?,
+            table_elements: tables?,
+            keys: keys?,
+            effects: effects?,
+            kv_bytes: kv_bytes?,
         })
     }
 

@@ -11,6 +11,17 @@ fn run(tick: &Tick) -> Outcome<String> {
         "keys" => keys(tick),
         "effect" => effect(tick),
         "calls" => calls(),
+        "manykeys" => {
+            (1..=number("count")?).try_for_each(|n| tick.key(&n.to_string()).map(drop))?;
+            Ok("made".into())
+        }
+        "kvsets" => {
+            let value = vec![b'x'; number("bytes")?.try_into()?];
+            for n in 1..=number("count")? {
+                kv::set(&tick.key(&n.to_string())?, "name", &value)?;
+            }
+            Ok("set".into())
+        }
         "kvcount" => Ok(kv::increment(&tick.key("count")?, &text("name")?, 1)?.to_string()),
         "spin" => spin(),
         "grow" => grow(),

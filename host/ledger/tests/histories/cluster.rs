@@ -1,7 +1,12 @@
 //! Several executors: sessions, lapses, placement, catch-up by rate.
 
 use super::*;
-use tickhost_ledger::{FIRST_NODE, absence::absences, launch::Verdict, rows::Executor};
+use tickhost_ledger::{
+    FIRST_NODE, Grant,
+    absence::absences,
+    launch::{Outcome, Verdict},
+    rows::{Executor, Usage},
+};
 
 pub(super) fn open(node: u64, store: u128, sequence: u64, session: u128) -> Command {
     Command::OpenSession {
@@ -261,6 +266,30 @@ fn a_node_of_an_older_release_is_below_newer_commands() {
     assert_eq!(host.state.below(restore.format()).map(|(node, _)| node).collect::<Vec<_>>(), [node]);
     let executor: &Executor = host.state.node(node).unwrap().executor.as_ref().unwrap();
     assert_eq!(executor.version, "0.0.9");
+}
+
+/// Fields that came later are part of a row only where every node knows them: the bytes of all others stay what they were
+/// (the golden ones show it), and with them the hash of the state.
+#[test]
+fn what_a_command_says_decides_which_nodes_know_it() {
+    let put = |change: &dyn Fn(&mut JobSpec)| {
+        let mut spec = spec();
+        change(&mut spec);
+        Command::PutJob { job: name(), spec: Box::new(spec), from_revision: 0, next: None, by: String::new() }.format()
+    };
+    let end = |usage| {
+        let launch = LaunchId { job: name(), tick: TickAt(0), rerun: None };
+        let run = RunId { launch, attempt: 1 };
+        let outcome = Outcome::Succeeded { message: None };
+        Command::End { run, grant: Grant { epoch: 1, index: 1 }, outcome, usage, results: vec![] }.format()
+    };
+    assert_eq!(put(&|_| ()), 1);
+    assert_eq!(put(&|spec| spec.args.push("-v".into())), 4);
+    assert_eq!(put(&|spec| drop(spec.env.insert("A".into(), "1".into()))), 4);
+    assert_eq!(put(&|spec| spec.limits.keys = 1), 4);
+    let usage = Usage { memory_bytes: 1, keys: 1, ..Usage::default() };
+    assert_eq!((end(usage), end(usage.of_format_1())), (4, 1));
+    assert_eq!(usage.of_format_1(), Usage { memory_bytes: 1, ..Usage::default() });
 }
 
 /// A leader that does nothing, an executor that says nothing: both are noticed from the state alone.

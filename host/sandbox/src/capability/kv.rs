@@ -29,6 +29,13 @@ impl RunState {
     async fn change(&mut self, key: &Resource<Key>, name: String, change: KvChange) -> Result<Option<i64>, CallError> {
         check_name(&name)?;
         let key = self.table.get(key)?.uuid;
+        self.sender.count_effect()?;
+        let value = if let KvChange::Set(value) = &change { value.0.len() } else { 0 };
+        self.kv_bytes += (name.len() + value) as u64;
+        let declared = self.request.limits.kv_bytes;
+        if self.kv_bytes > declared {
+            return Err(self.sender.over("kv_bytes", "bytes written to the store", self.kv_bytes, declared));
+        }
         match self.journal.kv_write(key, name, change).await? {
             EffectAnswer::Replay(EffectResult::Kv { value }) => Ok(value),
             EffectAnswer::PayloadChanged => Err(CallError::new(

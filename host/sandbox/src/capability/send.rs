@@ -81,6 +81,8 @@ pub(crate) struct Sender {
     journal: Arc<dyn Journal>,
     outward: Outward,
     calls: AtomicU64,
+    effects: AtomicU64,
+    request_bytes: AtomicU64,
     response_bytes: AtomicU64,
     /// The last limit that a call met, and the message.
     met: Mutex<Option<(&'static str, String)>>,
@@ -95,8 +97,8 @@ impl Sender {
     pub(crate) fn new(request: Arc<RunRequest>, journal: Arc<dyn Journal>, outward: Outward) -> Self {
         // Rules were checked when the job was stored; one that no longer reads allows nothing.
         let allow = request.allow_http.iter().filter_map(|rule| rule.parse().ok()).collect();
-        let (calls, response_bytes, met) = Default::default();
-        Self { request, allow, journal, outward, calls, response_bytes, met }
+        let (calls, effects, request_bytes, response_bytes, met) = Default::default();
+        Self { request, allow, journal, outward, calls, effects, request_bytes, response_bytes, met }
     }
 
     pub(super) fn limits(&self) -> &Limits {
@@ -106,6 +108,22 @@ impl Sender {
     /// HTTP requests that were asked for.
     pub(crate) fn calls(&self) -> u64 {
         self.calls.load(Relaxed)
+    }
+
+    /// Effects that were asked for, changes of the key-value store included.
+    pub(crate) fn effects(&self) -> u64 {
+        self.effects.load(Relaxed)
+    }
+
+    /// Counts an effect.
+    pub(super) fn count_effect(&self) -> Result<(), CallError> {
+        let (effects, declared) = (self.effects.fetch_add(1, Relaxed) + 1, self.request.limits.effects);
+        if effects > declared { Err(self.over("effects", "effects", effects, declared)) } else { Ok(()) }
+    }
+
+    /// Bytes of the largest request body.
+    pub(crate) fn request_bytes(&self) -> u64 {
+        self.request_bytes.load(Relaxed)
     }
 
     /// Bytes of the largest response body.
@@ -131,6 +149,7 @@ impl Sender {
         if length > limits.request_bytes {
             return Err(self.over("request_bytes", "bytes of a request's body", length, limits.request_bytes));
         }
+        self.request_bytes.fetch_max(length, Relaxed);
         let calls = self.calls.fetch_add(1, Relaxed) + 1;
         if calls > limits.http_calls {
             return Err(self.over("http_calls", "HTTP calls", calls, limits.http_calls));
@@ -171,7 +190,7 @@ impl Sender {
     }
 
     /// An error that names the limit, and remembers it in case the guest ends over it.
-    fn over(&self, limit: &'static str, what: &str, used: u64, declared: u64) -> CallError {
+    pub(super) fn over(&self, limit: &'static str, what: &str, used: u64, declared: u64) -> CallError {
         let message = format!("{what}: {used} wanted, the job declares `{limit} = {declared}`");
         *self.met.lock().unwrap_or_else(PoisonError::into_inner) = Some((limit, message.clone()));
         CallError::new(Code::OverLimit, message)
@@ -191,6 +210,7 @@ impl Sender {
     /// Sends what may change something, once its intent is committed; or gives back what came of it before. `key` goes
     /// out with it, unless the request has a key of its own.
     pub(super) async fn effect(&self, key: Uuid, mut checked: Checked) -> Result<Answered, CallError> {
+        self.count_effect()?;
         let what = checked.what.clone();
         let effect = EffectRequest { key, what: what.clone(), fingerprint: checked.fingerprint };
         match self.journal.intend(effect).await? {

@@ -13,8 +13,6 @@ use crate::{
 /// Bytes of one label, and labels in one path. Arbitrary: a label names a customer or a file.
 const LABEL_BYTES_MAX: usize = 1_024;
 const PATH_MAX: usize = 16;
-/// Keys of one run. JavaScript does not drop its keys while it runs.
-const KEYS_MAX: u64 = 100_000;
 
 /// The tick of the run. Its data is the run's.
 #[allow(unreachable_pub, reason = "the generated bindings re-export it")]
@@ -40,11 +38,9 @@ impl RunState {
             return Err(CallError::new(Code::Invalid, format!("a key below {PATH_MAX} others; expected fewer")));
         }
         self.keys += 1;
-        if self.keys > KEYS_MAX {
-            return Err(CallError::new(
-                Code::OverLimit,
-                format!("this run has made {KEYS_MAX} keys, the most there are"),
-            ));
+        let declared = self.request.limits.keys;
+        if self.keys > declared {
+            return Err(self.sender.over("keys", "keys", self.keys, declared));
         }
         path.push(label);
         let uuid = self.request.keys.key(&path);

@@ -8,7 +8,7 @@ use tickhost_ledger::{rows::Usage, spec::Limits};
 pub struct Headroom {
     /// As the manifest calls it.
     pub limit: String,
-    /// `bytes`, `ms`, or `calls`.
+    /// `bytes`, `ms`, or what is counted.
     pub unit: String,
     /// What the run used, in that unit.
     pub used: u64,
@@ -30,7 +30,12 @@ pub(super) fn headroom(usage: &Usage, limits: &Limits) -> Vec<Headroom> {
         ("wall", "ms", ms(usage.wall_us), limits.wall_ms, 1_000),
         ("log", "bytes", usage.log_bytes, limits.log_bytes, 4 << 10),
         ("http_calls", "calls", usage.http_calls, limits.http_calls, 10),
+        ("request_body", "bytes", usage.request_bytes, limits.request_bytes, 4 << 10),
         ("response_body", "bytes", usage.response_bytes, limits.response_bytes, 4 << 10),
+        ("table_elements", "elements", usage.table_elements, limits.table_elements, 1_000),
+        ("keys", "keys", usage.keys, limits.keys, 100),
+        ("effects", "effects", usage.effects, limits.effects, 100),
+        ("kv_bytes", "bytes", usage.kv_bytes, limits.kv_bytes, 4 << 10),
     ]
     .into_iter()
     .map(|(limit, unit, used, declared, step)| Headroom {

@@ -1,10 +1,12 @@
 //! What the API shows of the ledger's rows.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use tickhost_ledger::{
     JobName, JobSpec, LaunchId, State,
     effect::EffectResult,
-    rows::{Attempt, Job, Launch, Origin, Pause},
+    rows::{Attempt, Job, Launch, Origin, Pause, Usage},
 };
 
 use super::headroom::{Headroom, headroom};
@@ -35,6 +37,9 @@ pub struct JobView {
     pub stored_at: String,
     /// What its owner says.
     pub spec: JobSpec,
+    /// Its limits as the manifest calls them, those that nobody declared included.
+    #[serde(default)]
+    pub limits: BTreeMap<String, u64>,
 }
 
 impl JobView {
@@ -53,6 +58,7 @@ impl JobView {
             stored_by: job.by.clone(),
             stored_at: job.stored_at.to_string(),
             spec: job.spec.clone(),
+            limits: headroom(&Usage::default(), &job.spec.limits).into_iter().map(|h| (h.limit, h.declared)).collect(),
         }
     }
 }
