@@ -123,6 +123,19 @@ async fn another_try_of_the_same_request_keeps_its_key() {
     assert!(keys.len() == 3 && keys.iter().all(|key| *key == keys[0]), "{keys:?}");
 }
 
+/// A program is told of a limit by WASI's bare errors, and often ends over it.
+#[tokio::test]
+async fn a_limit_that_a_program_had_met_is_told_with_its_end() {
+    let get = "\"GET\", \"{api}/health\", \"\", \"-\"";
+    let limits = format!("{SKIP}\nlimits = {{ http_calls = 1 }}");
+    let f = Fixture::start(&program(&format!("\"send\", {get}, {get}, \"no request\""), &limits)).await;
+    let (kind, value) = outcome(&f.trigger("t/job").await);
+    assert_eq!(kind, "trapped", "{value}");
+    let report = value["message"].as_str().unwrap();
+    assert!(report.contains("a request is four words"), "its last words: {report}");
+    assert!(report.contains("met its limit `http_calls`: HTTP calls: 2 wanted"), "{report}");
+}
+
 /// What the manifest does not name, a program does not reach either, and is told by WASI's own error.
 #[tokio::test]
 async fn a_destination_that_is_not_allowed_is_denied_and_the_output_says_why() {

@@ -201,8 +201,7 @@ async fn call(pre: &Pre, store: &mut Store<RunState>) -> Called {
         Pre::Command(pre) => {
             let command = pre.instantiate_async(&mut *store).await?;
             let is_ok = command.wasi_cli_run().call_run(&mut *store).await?.is_ok();
-            let message = (!is_ok).then(|| "its `run` returned an error".to_owned());
-            Ok(Returned { message, retry: false, is_ok })
+            Ok(Returned { message: None, retry: false, is_ok })
         }
     }
 }
@@ -218,11 +217,11 @@ fn outcome(ended: Ended, state: &RunState, limits: &Limits, cpu_us: u64) -> Outc
     match ended {
         Ended::Returned(Ok(Returned { message, is_ok: true, .. })) => Outcome::Succeeded { message },
         Ended::Returned(Ok(Returned { message, retry, .. })) => {
-            let said = message.unwrap_or_default();
-            match state.sender.met() {
-                // A failure that follows from a limit names the limit.
-                Some((limit, message)) if said.contains(&message) => over(limit, message),
-                _ => Outcome::Failed { message: said, retry },
+            // A failure that follows from a limit names the limit.
+            match (message, state.sender.met()) {
+                (Some(said), Some((limit, met))) if said.contains(&met) => over(limit, met),
+                (Some(message), _) => Outcome::Failed { message, retry },
+                (None, _) => Outcome::Failed { message: after("its `run` returned an error", state), retry },
             }
         }
         Ended::WallTime => over(
@@ -266,8 +265,10 @@ fn trapped(error: &wasmtime::Error, state: &RunState, limits: &Limits, cpu_us: u
         return match exit.0 {
             0 => Outcome::Succeeded { message: Some("exited".into()) },
             // WASI's `exit` says no more than that; a number is from `exit-with-code`.
-            1 => Outcome::Failed { message: "it exited with an error".into(), retry: false },
-            code => Outcome::Failed { message: format!("it exited with the error {code}"), retry: false },
+            1 => Outcome::Failed { message: after("it exited with an error", state), retry: false },
+            code => {
+                Outcome::Failed { message: after(&format!("it exited with the error {code}"), state), retry: false }
+            }
         };
     }
     if let Some(wanted) = state.memory.refused {
@@ -280,5 +281,13 @@ fn trapped(error: &wasmtime::Error, state: &RunState, limits: &Limits, cpu_us: u
         let message = format!("it wanted {wanted} elements of tables; the job declares `table_elements = {declared}`");
         return over("table_elements", message);
     }
-    Outcome::Trapped { message: trap::told(error, &state.output.text()) }
+    Outcome::Trapped { message: after(&trap::told(error, &state.output.text()), state) }
+}
+
+/// What ended a run that could not say why, and the limit that it had met before, which may be the reason.
+fn after(ended: &str, state: &RunState) -> String {
+    match state.sender.met() {
+        Some((limit, message)) => format!("{ended}; before that it had met its limit `{limit}`: {message}"),
+        None => ended.to_owned(),
+    }
 }
