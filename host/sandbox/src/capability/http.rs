@@ -44,7 +44,7 @@ impl wit::Host for RunState {
     async fn send(&mut self, key: Resource<Key>, r: wit::Request) -> Result<wit::Response, CallError> {
         let key = self.table.get(&key)?.uuid;
         let checked = self.check(r)?;
-        let Answered { answer, replayed } = self.sender.effect(key, checked).await?;
+        let Answered { answer, replayed, .. } = self.sender.effect(key, checked).await?;
         Ok(response(answer, replayed))
     }
 }

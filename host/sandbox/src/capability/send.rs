@@ -72,6 +72,8 @@ pub(super) struct Checked {
 pub(super) struct Answered {
     pub(super) answer: Answer,
     pub(super) replayed: bool,
+    /// The same request again is further work, and no other try of this one.
+    pub(super) is_settled: bool,
 }
 
 /// What one run may send, and has sent.
@@ -236,8 +238,10 @@ impl Sender {
         let header = HeaderValue::from_str(&format!("\"{key}\"")).map_err(wasmtime::Error::new)?;
         checked.request.headers_mut().entry(KEY_HEADER).or_insert(header);
         let exchange = self.exchange(checked).await;
-        self.journal.result(key, kept(&exchange));
-        self.given(exchange).map(|answer| Answered { answer, replayed: false })
+        let result = kept(&exchange);
+        let is_settled = result.is_conclusive();
+        self.journal.result(key, result);
+        self.given(exchange).map(|answer| Answered { answer, replayed: false, is_settled })
     }
 
     async fn exchange(&self, checked: Checked) -> Result<Answer, SendError> {
@@ -304,7 +308,7 @@ fn replayed(answer: HttpAnswer) -> Result<Answered, CallError> {
         );
         return Err(CallError::new(Code::Other, message));
     };
-    Ok(Answered { answer: Answer { status, headers, body }, replayed: true })
+    Ok(Answered { answer: Answer { status, headers, body }, replayed: true, is_settled: true })
 }
 
 fn check_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {

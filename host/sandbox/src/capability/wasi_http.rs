@@ -141,7 +141,7 @@ fn patience(options: Option<RequestOptions>) -> Patience {
 /// Whether the same request again is further work; no where it is another try of this one.
 fn is_settled(answered: &Result<Answered, CallError>) -> bool {
     match answered {
-        Ok(answered) => !matches!(answered.answer.status, 408 | 425 | 429 | 500..),
+        Ok(answered) => answered.is_settled,
         Err(CallError::Guest(error)) => !(error.retry || error.code == Code::InDoubt),
         Err(CallError::Trap(_)) => true,
     }

@@ -23,6 +23,9 @@ use super::{Destination, Egress};
 
 const USER_AGENT: HeaderValue = HeaderValue::from_static(concat!("tickhost/", env!("CARGO_PKG_VERSION")));
 
+/// A connection that is not free by then after its answer is not kept. Arbitrary.
+const FREE_WITHIN: Duration = Duration::from_millis(50);
+
 /// How long is waited for what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Patience {
@@ -140,7 +143,9 @@ impl Outward {
                 },
             };
             let answer = read(to, response, patience, until, limit).await?;
-            if connection.sender.ready().await.is_ok() {
+            // An answer may come before all of the request was taken, and then the rest of it may never be.
+            let is_free = within(FREE_WITHIN, until, connection.sender.ready()).await;
+            if is_free.is_some_and(|ready| ready.is_ok()) {
                 self.idle
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)

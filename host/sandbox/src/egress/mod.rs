@@ -60,8 +60,10 @@ impl Egress {
         };
         let (reachable, prohibited) = guard::sort(&found, &self.opened);
         if reachable.is_empty() {
-            let why = prohibited.first().map_or("it has no address".into(), ToString::to_string);
-            return Err(SendError::Prohibited { message: format!("destination prohibited: `{to}`: {why}") });
+            return Err(match prohibited.first() {
+                Some(why) => SendError::Prohibited { message: format!("destination prohibited: `{to}`: {why}") },
+                None => SendError::NotSent { message: format!("`{}` has no address", to.host()), timeout: false },
+            });
         }
         Ok(reachable.into_iter().map(|address| SocketAddr::new(address, to.port())).collect())
     }
