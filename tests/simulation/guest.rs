@@ -78,6 +78,7 @@ impl SimRunner {
                 Ok(EffectAnswer::PayloadChanged) => {
                     return Outcome::Trapped { message: "its payload has changed".into() };
                 }
+                Ok(EffectAnswer::OverQuota(message)) => return Outcome::Trapped { message },
                 Err(error) => return Outcome::Trapped { message: error.to_string() },
             }
             if !world.is_alive(node, self.store.boot) {
@@ -152,6 +153,10 @@ impl Runner for SimRunner {
 
     fn warm(&self) -> BTreeSet<Digest> {
         self.store.disk.lock().live.components.clone()
+    }
+
+    fn memory_used(&self) -> u64 {
+        0
     }
 
     fn has_component(&self, component: &Digest) -> bool {

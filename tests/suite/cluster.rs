@@ -567,3 +567,42 @@ async fn what_does_not_fit_together_is_said_before_anything_is_touched() {
     refused(&["serve", "--config", alone], "no `[peer]`");
     refused(&["cluster", "init", "--config", alone], "no `[peer]`");
 }
+
+/// Two runs declare 120 MiB of the 64 that there are. The second begins once the first has let go of what it really uses,
+/// and a run that needs more than there is left is told whose limit it met.
+#[tokio::test]
+async fn a_node_that_lets_runs_declare_more_than_it_has_watches_what_they_use() {
+    let f = Fixture::start_with(1, 0, "memory_max_mib = 64\nmemory_overcommit = 4.0\nruns_max = 10").await;
+    let limits = "overlap = \"allow\"\nlimits = { memory = \"60MiB\" }";
+    let holding = job("0 0 29 2 *", "skip", limits, "do = \"hold\", bytes = 59000000, ms = 3000");
+    let small = holding.replace("[job.job]", "[job.small]").replace("59000000", "1000").replace("3000", "1");
+    let jobs = format!("{holding}{}", small.split_once('\n').unwrap().1);
+    f.apply(&jobs).await;
+    let trigger = |job: &str| {
+        let output = f.cluster.any().up().cli(&["trigger", job, "--format", "json"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let launch: Value = serde_json::from_slice(&output.stdout).unwrap();
+        launch["launch"].as_str().unwrap().to_owned()
+    };
+    let closed = async |launch: &str| {
+        until(launch, SOON, async || {
+            f.launch(launch).await.filter(|story| !is_open(story["verdict"].as_str().unwrap()))
+        })
+        .await
+    };
+    let first = trigger("t/job");
+    // As soon as the node says that it is tight, it is the guard that a launch waits for.
+    until("the first run holds its memory", SOON, async || {
+        let text = f.cluster.any().up().http().get(format!("{}/metrics", f.cluster.any().url())).send().await.ok()?;
+        let text = text.text().await.ok()?;
+        let used = text.lines().find_map(|line| line.strip_prefix("tickhost_guest_memory_bytes "))?;
+        (used.parse::<f64>().ok()? > 58e6).then_some(())
+    })
+    .await;
+    let second = trigger("t/small");
+    let (first, second) = (closed(&first).await, closed(&second).await);
+    assert_eq!((&first["verdict"], &second["verdict"]), (&json!("succeeded"), &json!("succeeded")), "{second}");
+    let began = second["attempts"].as_array().unwrap().last().unwrap();
+    let at = |value: &Value| support::host::millis(value).unwrap();
+    assert!(at(&began["started_at"]) >= at(&first["attempts"][0]["ended"]["at"]), "{second}");
+}

@@ -15,6 +15,7 @@ mod fixture;
 mod kill;
 mod life;
 mod limits;
+mod namespaces;
 mod program;
 mod simulation;
 mod time;

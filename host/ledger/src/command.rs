@@ -7,13 +7,14 @@ use crate::{
     effect::{ByteBuf, EffectAnswer, EffectResult},
     ids::{Digest, Grant, JobName, LaunchId, RunId, Stamp, TickAt},
     launch::{Outcome, SkipReason},
+    quota::{Checked, Quota},
     rows::{GapChoice, NextTick, Usage},
     spec::JobSpec,
 };
 
 /// The newest commands that this version knows. A command that is added raises it, and is proposed only once every
 /// node of the cluster knows it: an older one would have to stop at it.
-pub const FORMAT: u32 = 4;
+pub const FORMAT: u32 = 5;
 
 /// One entry of the log: commands with the leader's stamp, applied in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -152,6 +153,35 @@ pub enum Command {
         size: u64,
         /// What it imports.
         imports: Vec<String>,
+        /// The namespace whose jobs may name it; `None` for all of them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        namespace: Option<String>,
+        /// Who.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        by: String,
+    },
+    /// A namespace needs a component no more.
+    DropComponent {
+        /// Its digest.
+        digest: Digest,
+        /// The namespace; `None` where it was stored for all of them.
+        namespace: Option<String>,
+        /// Who.
+        by: String,
+    },
+    /// Every node knows commands up to that level: what the ledger does by itself may go by it from now on.
+    Level {
+        /// The level ([`FORMAT`]).
+        format: u32,
+    },
+    /// Says what a namespace may have and use.
+    SetQuota {
+        /// The namespace, or [`crate::quota::EVERY_NAMESPACE`].
+        namespace: String,
+        /// All of it; `None` takes it away.
+        quota: Option<Box<Quota>>,
+        /// Who.
+        by: String,
     },
     /// Creates or changes a job.
     PutJob {
@@ -163,6 +193,9 @@ pub enum Command {
         from_revision: u64,
         /// The first tick after the stamp.
         next: Option<NextTick>,
+        /// What its namespace's quota needs to know of it, where it does.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        checked: Option<Checked>,
         /// Who.
         by: String,
     },
@@ -353,6 +386,9 @@ impl Command {
             | Self::OpenSession { .. }
             | Self::Lapse { .. }
             | Self::PutComponent { .. }
+            | Self::DropComponent { .. }
+            | Self::Level { .. }
+            | Self::SetQuota { .. }
             | Self::Start { .. }
             | Self::End { .. }
             | Self::IntendEffect { .. }
@@ -396,6 +432,11 @@ impl Command {
             | Self::Rewind { .. }
             | Self::Rewound => 2,
             Self::Hasten { .. } => 3,
+            Self::DropComponent { .. }
+            | Self::Level { .. }
+            | Self::SetQuota { .. }
+            | Self::PutComponent { namespace: Some(_), .. }
+            | Self::PutJob { checked: Some(_), .. } => 5,
             // An older node would pass over what it does not know, and its state would be another one.
             Self::PutJob { spec, .. } if spec.has_later() => 4,
             Self::End { usage, .. } if usage.has_later() => Usage::FORMAT,
@@ -540,6 +581,25 @@ pub enum Refusal {
     /// No such component.
     #[error("there is no component `{0}`; store it first")]
     NoComponent(Digest),
+    /// A component that is still needed.
+    #[error("component `{digest}` is named by job `{job}`; change or delete that first")]
+    InUse {
+        /// The component.
+        digest: Digest,
+        /// A job that names it.
+        job: JobName,
+    },
+    /// More than a namespace may have, or than the cluster has.
+    #[error("{what} is refused: {}", .violations.join("; "))]
+    OverQuota {
+        /// What.
+        what: String,
+        /// All that is in the way, in a sentence each.
+        violations: Vec<String>,
+    },
+    /// What was asked for means nothing.
+    #[error("{0}")]
+    Meaningless(String),
     /// No such launch.
     #[error("there is no launch `{0}`")]
     NoLaunch(LaunchId),

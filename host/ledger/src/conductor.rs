@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use tickhost_schedule::{Next, ParseError, Schedule, Tick};
 
 use crate::{
-    State,
+    State, Taken,
     clock::HeldBack,
     command::{Command, DecidedLaunch, DecidedSkip, Decision},
     effect::EffectResult,
@@ -64,6 +64,8 @@ pub struct Conductor {
     schedules: BTreeMap<JobName, (u64, Schedule)>,
     /// Jobs whose revision cannot be scheduled: said once, and out of the others' way.
     faulted: BTreeMap<JobName, u64>,
+    /// When the first of the launches may go on that a rate of their namespace holds.
+    rate_ends: Option<Stamp>,
     /// A time in which the clock was not believed: what expired in it says so.
     pub held_back: Option<HeldBack>,
 }
@@ -185,6 +187,7 @@ impl Default for Conductor {
             behind: None,
             schedules: BTreeMap::new(),
             faulted: BTreeMap::new(),
+            rate_ends: None,
             held_back: None,
         }
     }
@@ -214,13 +217,7 @@ impl Conductor {
         if state.hold().is_some() {
             return plan;
         }
-        let due: Vec<JobName> = state
-            .due()
-            .take_while(|(at, _)| at.0 * 1000 <= now.0)
-            .map(|(_, job)| job.clone())
-            .filter(|name| !self.is_faulted(state, name))
-            .take(DECISIONS_MAX)
-            .collect();
+        let due = state.due_fairly(now, DECISIONS_MAX, |name| self.is_faulted(state, name));
         let began = self.work_began(!due.is_empty(), now);
         // What was deleted is not kept for ever.
         if self.schedules.len() > state.job_count() {
@@ -228,7 +225,7 @@ impl Conductor {
             self.faulted.retain(|name, _| state.job(name).is_some());
         }
         let facts = self.facts.clone();
-        let mut placement = Placement::new(state, &facts);
+        let mut placement = Placement::new(state, &facts, now);
         self.place_waiting(state, now, &mut placement, &mut plan);
         for name in due {
             let Some(job) = state.job(&name) else { continue };
@@ -249,7 +246,7 @@ impl Conductor {
                     let may_go = is_clear && (!is_made_up || self.may_catch_up(now));
                     if let Some(id) = first.filter(|_| may_go) {
                         let run = RunId { launch: id, attempt: 1 };
-                        plan.commands.extend(placement.place(run, job));
+                        plan.commands.extend(placement.place(run, job).ok());
                     }
                 }
                 Err(error) => {
@@ -258,30 +255,59 @@ impl Conductor {
                 }
             }
         }
+        self.rate_ends = placement.rate_ends;
         plan
     }
 
+    /// The namespace that has the least of the cluster goes first, each of its launches in its turn: ten thousand of one
+    /// do not keep another's only one waiting.
     fn place_waiting(&mut self, state: &State, now: Stamp, placement: &mut Placement<'_>, plan: &mut Plan) {
         let expired = state.expired(now).take(DECISIONS_MAX);
         plan.commands.extend(
             expired.map(|(start_by, id)| Command::Expire { launch: id.clone(), clock: self.was_held_back(start_by) }),
         );
-        for id in state.waiting(now) {
+        let mut queues: BTreeMap<&str, _> = state.waiting(now).collect();
+        let mut turns: BTreeSet<(u64, &str)> =
+            queues.keys().map(|namespace| (placement.share(namespace), *namespace)).collect();
+        while let Some((share, namespace)) = turns.pop_first() {
             if placement.is_full() || plan.commands.len() >= DECISIONS_MAX {
                 return;
             }
-            let (Some(launch), Some(job)) = (state.launch(id), state.job(&id.job)) else { continue };
-            if launch.status == Status::Due && launch.is_placed_later() {
-                plan.commands.push(Command::Enter { launch: id.clone() });
-            } else if now <= launch.start_by && state.is_at_the_front(id, now) {
-                let is_made_up = launch.origin == Origin::Schedule { caught_up: true } && launch.attempts.is_empty();
-                if is_made_up && !self.may_catch_up(now) {
-                    continue;
+            let Some(id) = queues.get_mut(namespace).and_then(Iterator::next) else { continue };
+            let next = match self.place_one(state, now, id, placement) {
+                Ok(command) => {
+                    plan.commands.extend(command);
+                    placement.share(namespace)
                 }
-                let run = RunId { launch: id.clone(), attempt: launch.attempt() + 1 };
-                plan.commands.extend(placement.place(run, job));
-            }
+                // Its quota holds the others as well.
+                Err(Full::Quota) => continue,
+                Err(Full::Cluster) => share,
+            };
+            turns.insert((next, namespace));
         }
+    }
+
+    /// What is to be done about a launch that waits.
+    fn place_one(
+        &mut self,
+        state: &State,
+        now: Stamp,
+        id: &LaunchId,
+        placement: &mut Placement<'_>,
+    ) -> Result<Option<Command>, Full> {
+        let (Some(launch), Some(job)) = (state.launch(id), state.job(&id.job)) else { return Ok(None) };
+        if launch.status == Status::Due && launch.is_placed_later() {
+            return Ok(Some(Command::Enter { launch: id.clone() }));
+        }
+        if now > launch.start_by || !state.is_at_the_front(id, now) {
+            return Ok(None);
+        }
+        let is_made_up = launch.origin == Origin::Schedule { caught_up: true } && launch.attempts.is_empty();
+        if is_made_up && !self.may_catch_up(now) {
+            return Ok(None);
+        }
+        let run = RunId { launch: id.clone(), attempt: launch.attempt() + 1 };
+        placement.place(run, job).map(Some)
     }
 
     /// When the work began that is being done at `now`. A tick that is reached late because tens of thousands were due
@@ -310,7 +336,8 @@ impl Conductor {
         // Whether anything waits for it is not looked up: it is a second at the most.
         let rate = (self.caught_up == (now.0.div_euclid(1_000), self.catch_up_per_s))
             .then(|| Stamp((now.0.div_euclid(1_000) + 1) * 1_000));
-        next_tick.into_iter().chain(state.next_timer(now)).chain(rate).min()
+        let rates = rate.into_iter().chain(self.rate_ends.filter(|at| *at > now));
+        next_tick.into_iter().chain(state.next_timer(now)).chain(rates).min()
     }
 
     /// Decides every tick of a job up to `now`: what a change of the job needs in its own entry.
@@ -468,7 +495,23 @@ fn after(schedule: &Schedule, from: DateTime<Utc>) -> impl Iterator<Item = Tick>
 
 /// Free places, as they are while a plan is made.
 struct Placement<'a> {
+    state: &'a State,
+    now: Stamp,
     nodes: Vec<Place<'a>>,
+    /// All places there are: runs, and bytes of memory.
+    total: (u64, u64),
+    /// What the plan gives out, by namespace.
+    taken: BTreeMap<String, Taken>,
+    /// When the first of the rates ends that hold a launch.
+    rate_ends: Option<Stamp>,
+}
+
+/// Why a launch gets no place.
+enum Full {
+    /// No executor has the room.
+    Cluster,
+    /// Its namespace has used up what its quota allows.
+    Quota,
 }
 
 struct Place<'a> {
@@ -481,7 +524,7 @@ struct Place<'a> {
 }
 
 impl<'a> Placement<'a> {
-    fn new(state: &State, facts: &'a Facts) -> Self {
+    fn new(state: &'a State, facts: &'a Facts, now: Stamp) -> Self {
         let place = |(id, node): (&u64, &Node)| {
             let executor = node.executor.as_ref().filter(|_| !node.draining)?;
             let (runs, bytes) = state.reserved(*id);
@@ -495,7 +538,19 @@ impl<'a> Placement<'a> {
             })
         };
         let nodes = state.nodes().filter_map(place).collect();
-        Self { nodes }
+        let executors = state.nodes().filter_map(|(_, node)| node.executor.as_ref());
+        let total = executors.fold((0, 0), |(runs, bytes), executor| {
+            (runs + u64::from(executor.runs_max), bytes + executor.memory_bytes_max)
+        });
+        Self { state, now, nodes, total, taken: BTreeMap::new(), rate_ends: None }
+    }
+
+    /// What a namespace has of the cluster in millionths: of its runs or of its memory, whichever is more.
+    fn share(&self, namespace: &str) -> u64 {
+        let (held, taken) = (self.state.held(namespace), self.taken.get(namespace).copied().unwrap_or_default());
+        let of = |part: u64, whole: u64| part.saturating_mul(1_000_000).checked_div(whole).unwrap_or_default();
+        of(held.runs + taken.runs, self.total.0)
+            .max(of((held.memory_bytes + taken.memory_bytes) >> 10, self.total.1 >> 10))
     }
 
     fn is_full(&self) -> bool {
@@ -504,14 +559,21 @@ impl<'a> Placement<'a> {
 
     /// The node that has the memory: one with the component's code before one without, another than the leader's
     /// before that, and then the one with the most free places.
-    fn place(&mut self, run: RunId, job: &Job) -> Option<Command> {
+    fn place(&mut self, run: RunId, job: &Job) -> Result<Command, Full> {
+        let namespace = run.launch.job.namespace.as_str();
+        let taken = self.taken.get(namespace).copied().unwrap_or_default();
+        if let Some(block) = self.state.block(namespace, &job.spec.limits, self.now, &taken) {
+            self.rate_ends = self.rate_ends.into_iter().chain(block.until).min();
+            return Err(Full::Quota);
+        }
         let memory = job.spec.limits.memory_bytes;
         let fits = |place: &&mut Place<'_>| place.runs > 0 && place.memory_bytes >= memory;
         let rank = |place: &&mut Place<'_>| (place.warm.contains(&job.spec.component), !place.is_leader, place.runs);
-        let place = self.nodes.iter_mut().filter(fits).max_by_key(rank)?;
+        let place = self.nodes.iter_mut().filter(fits).max_by_key(rank).ok_or(Full::Cluster)?;
         place.runs -= 1;
         place.memory_bytes -= memory;
-        Some(Command::Intend { run, node: place.node, session: place.session })
+        self.taken.entry(namespace.to_owned()).or_default().add(&job.spec.limits);
+        Ok(Command::Intend { run, node: place.node, session: place.session })
     }
 }
 

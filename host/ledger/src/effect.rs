@@ -33,6 +33,22 @@ pub struct Effect {
     pub result: Option<EffectResult>,
 }
 
+impl Effect {
+    /// What it counts for in a namespace's quota: its texts and bodies, and some bytes for what is of fixed size.
+    pub(crate) fn bytes(&self) -> u64 {
+        const FIXED: usize = 100;
+        let result = match &self.result {
+            Some(EffectResult::Http(answer)) => {
+                let headers: usize = answer.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
+                headers + answer.body.as_ref().map_or(0, |body| body.0.len())
+            }
+            Some(EffectResult::NoAnswer { message, .. } | EffectResult::NotSent { message }) => message.len(),
+            Some(EffectResult::Kv { .. }) | None => 0,
+        };
+        (FIXED * (1 + self.intended.len()) + self.what.len() + result) as u64
+    }
+}
+
 /// One time an effect was about to be sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EffectIntent {
@@ -149,6 +165,8 @@ pub enum EffectAnswer {
     InDoubt,
     /// This key was used with another payload.
     PayloadChanged,
+    /// The namespace's quota has no room for it, in a sentence.
+    OverQuota(String),
 }
 
 /// Decides what becomes of an effect whose key may have been seen before.
@@ -205,6 +223,7 @@ mod tests {
                     EffectAnswer::Replay(_) => "replay",
                     EffectAnswer::InDoubt => "in-doubt",
                     EffectAnswer::PayloadChanged => "payload-changed",
+                    EffectAnswer::OverQuota(_) => "over-quota",
                 },
             );
             assert_eq!(found, [skip, repeat, ordered], "{:?}", effect.result);

@@ -92,6 +92,8 @@ pub enum SkipReason {
     Excluded,
     /// The job was deleted before it could begin.
     Deleted,
+    /// Its namespace had used up what its quota allows until the start deadline.
+    Quota,
     /// The cluster was restored from a backup that was taken before: it may have been launched, and nobody knows.
     Restored,
 }
@@ -116,6 +118,7 @@ impl std::fmt::Display for SkipReason {
             Self::CatchUp => "catch-up",
             Self::Excluded => "excluded",
             Self::Deleted => "deleted",
+            Self::Quota => "quota",
             Self::Restored => "restored",
         })
     }

@@ -1,6 +1,6 @@
 //! The rows of the state.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use tickhost_schedule::Definition;
@@ -10,6 +10,7 @@ use crate::{
     effect::ByteBuf,
     ids::{Grant, LaunchId, Stamp, TickAt},
     launch::{Outcome, SkipReason, Status},
+    quota::Quota,
     spec::JobSpec,
 };
 
@@ -28,9 +29,20 @@ pub struct Cluster {
     pub next_node: u64,
     /// Which releases of the tz database and of this program have named the ticks that jobs wait for.
     pub names: String,
+    /// What the ledger does by itself goes by commands up to this level: every node knows them.
+    #[serde(default = "first_level", skip_serializing_if = "is_first_level")]
+    pub level: u32,
     /// The last restore, where there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restored: Option<Restored>,
+}
+
+fn first_level() -> u32 {
+    1
+}
+
+fn is_first_level(level: &u32) -> bool {
+    *level == first_level()
 }
 
 /// A restore from a backup. What happened after the backup was taken, the ledger does not know.
@@ -90,6 +102,29 @@ pub struct Component {
     pub imports: Vec<String>,
     /// Since when it is here.
     pub stored_at: Stamp,
+    /// The namespaces whose jobs may name it; `None` for all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespaces: Option<BTreeSet<String>>,
+}
+
+impl Component {
+    /// Whether jobs of that namespace may name it.
+    pub fn is_for(&self, namespace: &str) -> bool {
+        self.namespaces.as_ref().is_none_or(|namespaces| namespaces.contains(namespace))
+    }
+}
+
+/// What an operator lets a namespace have and use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Namespace {
+    /// All of it.
+    pub quota: Quota,
+    /// The index of the entry that stored it.
+    pub revision: u64,
+    /// When.
+    pub stored_at: Stamp,
+    /// Who stored it.
+    pub by: String,
 }
 
 /// A job.
@@ -245,6 +280,9 @@ pub struct Attempt {
     pub revision: u64,
     /// Bytes of memory reserved for it.
     pub memory_bytes: u64,
+    /// Milliseconds of CPU time that are reserved for it, where its namespace has a quota of that.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub cpu_ms: u64,
     /// When its intent was committed.
     pub intended_at: Stamp,
     /// When its start was committed.

@@ -321,6 +321,23 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// All of them by the names that a manifest has, in bytes, milliseconds, or what is counted.
+    pub fn amounts(&self) -> [(&'static str, u64); 11] {
+        [
+            ("memory", self.memory_bytes),
+            ("cpu", self.cpu_ms),
+            ("wall", self.wall_ms),
+            ("log", self.log_bytes),
+            ("http_calls", self.http_calls),
+            ("request_body", self.request_bytes),
+            ("response_body", self.response_bytes),
+            ("table_elements", self.table_elements),
+            ("keys", self.keys),
+            ("effects", self.effects),
+            ("kv_bytes", self.kv_bytes),
+        ]
+    }
+
     /// Whether it declares one of those that came later.
     pub(crate) fn has_later(&self) -> bool {
         let &Self { table_elements, keys, effects, kv_bytes, .. } = self;

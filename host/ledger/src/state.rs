@@ -7,17 +7,22 @@ mod history;
 mod index;
 mod jobs;
 mod launches;
+mod namespaces;
 mod nodes;
 mod restore;
 mod rewind;
 
-use std::{collections::BTreeSet, ops::Bound};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Bound,
+};
 
 use uuid::Uuid;
 
 use self::index::Index;
 pub use self::{
     contents::Contents,
+    namespaces::Taken,
     nodes::{FIRST_NODE, check_table},
 };
 use crate::{
@@ -27,9 +32,10 @@ use crate::{
     ids::{Digest, JobName, LaunchId, RunId, Stamp, TickAt},
     key::KeySource,
     launch::Policy,
+    quota::Spent,
     rows::{
-        Cluster, Component, Executor, Folded, Gap, Grave, Job, KvValue, Launch, Node, Origin, Restored, SkippedRange,
-        Token,
+        Cluster, Component, Executor, Folded, Gap, Grave, Job, KvValue, Launch, Namespace, Node, Origin, Restored,
+        SkippedRange, Token,
     },
     spec::Overlap,
     table::{RowChange, Table},
@@ -54,6 +60,8 @@ pub struct State {
     folded: Table<JobName, Folded>,
     effects: Table<EffectId, Effect>,
     kv: Table<(String, String), KvValue>,
+    namespaces: Table<String, Namespace>,
+    spent: Table<String, Spent>,
     hash: u128,
     index: Index,
 }
@@ -94,6 +102,8 @@ impl Default for State {
             effects: Table::new(9),
             kv: Table::new(10),
             tokens: Table::new(11),
+            namespaces: Table::new(12),
+            spent: Table::new(13),
             hash: 0,
             index: Index::default(),
         }
@@ -230,9 +240,11 @@ impl State {
         self.index.open.values().flatten()
     }
 
-    /// Open launches without a run that may begin at that instant, first come first.
-    pub fn waiting(&self, now: Stamp) -> impl Iterator<Item = &LaunchId> {
-        self.index.waiting.iter().take_while(move |(at, _)| *at <= now).map(|(_, id)| id)
+    /// Open launches without a run that may begin at that instant, by namespace, in each first come first.
+    pub fn waiting(&self, now: Stamp) -> impl Iterator<Item = (&str, impl Iterator<Item = &LaunchId>)> {
+        self.index.waiting.iter().map(move |(namespace, waiting)| {
+            (namespace.as_str(), waiting.iter().take_while(move |(at, _)| *at <= now).map(|(_, id)| id))
+        })
     }
 
     /// Launches that wait and are past their start deadline at that instant, and when that was.
@@ -250,12 +262,33 @@ impl State {
         };
         let later =
             |timers: &BTreeSet<(Stamp, LaunchId)>| timers.range((first, least.clone())..).next().map(|(at, _)| *at);
-        later(&self.index.waiting).into_iter().chain(later(&self.index.deadlines)).min()
+        self.index.waiting.values().chain([&self.index.deadlines]).filter_map(later).min()
     }
 
     /// Jobs by when the tick that they wait for is decided.
     pub fn due(&self) -> impl Iterator<Item = (TickAt, &JobName)> {
         self.index.due.iter().map(|(at, job)| (*at, job))
+    }
+
+    /// Up to `count` jobs that wait for a tick which is decided by that instant: the first of each namespace, then the
+    /// second of each, and so on, so that none of them waits behind all of another's.
+    pub fn due_fairly(&self, now: Stamp, count: usize, skip: impl Fn(&JobName) -> bool) -> Vec<JobName> {
+        let now = TickAt(now.0.div_euclid(1_000));
+        let due = || self.index.due.iter().take_while(|(at, _)| *at <= now).filter(|(_, job)| !skip(job));
+        let first: Vec<&JobName> = due().map(|(_, job)| job).take(count + 1).collect();
+        if first.len() <= count {
+            return first.into_iter().cloned().collect();
+        }
+        let mut by_namespace: BTreeMap<&str, Vec<&JobName>> = BTreeMap::new();
+        for (_, job) in due() {
+            let jobs = by_namespace.entry(&job.namespace).or_default();
+            if jobs.len() < count {
+                jobs.push(job);
+            }
+        }
+        let longest = by_namespace.values().map(Vec::len).max().unwrap_or_default();
+        let turns = (0..longest).flat_map(|turn| by_namespace.values().filter_map(move |jobs| jobs.get(turn)));
+        turns.take(count).map(|job| (*job).clone()).collect()
     }
 
     /// The effects of a tick under any nonce, by key.
@@ -355,6 +388,8 @@ impl State {
             9 => self.effects.load(key, value),
             10 => self.kv.load(key, value),
             11 => self.tokens.load(key, value),
+            12 => self.namespaces.load(key, value),
+            13 => self.spent.load(key, value),
             tag => return Err(ApplyError::UnknownTable(tag)),
         }?;
         self.hash = self.hash.wrapping_add(hash);
@@ -371,5 +406,6 @@ impl State {
             index.enter(id, launch);
         }
         self.index = index;
+        self.rebuild_held();
     }
 }

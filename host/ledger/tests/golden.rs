@@ -11,6 +11,7 @@ use tickhost_ledger::{
     effect::{ByteBuf, EffectResult, HttpAnswer},
     key::KeySource,
     launch::{Outcome, SkipReason},
+    quota::Quota,
     rows::{GapChoice, NextTick, Usage},
     spec::{CatchUp, Limits, OnUnknown, Overlap, Retry},
 };
@@ -99,6 +100,7 @@ fn commands() -> Vec<(&'static str, Command)> {
                 spec: Box::new(spec),
                 from_revision: 0,
                 next: Some(tick(1_789_610_400)),
+                checked: None,
                 by: "someone".into(),
             },
         ),
@@ -161,6 +163,39 @@ fn commands() -> Vec<(&'static str, Command)> {
             },
         ),
         ("hasten", Command::Hasten { launch: run().launch }),
+        ("level", Command::Level { format: 5 }),
+        (
+            "put-component",
+            Command::PutComponent {
+                digest: Digest::of(b"component"),
+                size: 9,
+                imports: vec!["tickhost:job/http@0.1.0".into()],
+                namespace: Some("billing".into()),
+                by: "someone".into(),
+            },
+        ),
+        (
+            "drop-component",
+            Command::DropComponent {
+                digest: Digest::of(b"component"),
+                namespace: Some("billing".into()),
+                by: "someone".into(),
+            },
+        ),
+        (
+            "set-quota",
+            Command::SetQuota {
+                namespace: "billing".into(),
+                quota: Some(Box::new(Quota {
+                    jobs: Some(100),
+                    cpu_s_per_hour: Some(3_600),
+                    limits: BTreeMap::from([("memory".into(), 1 << 27)]),
+                    hosts: Some(vec!["https://*.example.com".into()]),
+                    ..Quota::default()
+                })),
+                by: "someone".into(),
+            },
+        ),
         ("release", Command::Release { choice: GapChoice::Repeat, by: "someone".into() }),
         ("lapse", Command::Lapse { node: 2, session: Uuid::from_u128(7), evidence: "no ask since".into() }),
         ("intend", Command::Intend { run: run(), node: 1, session: Uuid::from_u128(3) }),

@@ -201,10 +201,23 @@ impl World {
         let expires_at = Stamp(BEGIN_MS + 1);
         world.commit(vec![Command::PutToken { digest: token, expires_at, voter: true, by: String::new() }]);
         world.commit(vec![Command::Admit { token, address: String::new(), voter: true }]);
-        world.commit(vec![Command::PutComponent { digest: COMPONENT, size: 1, imports: vec![] }]);
+        world.commit(vec![Command::PutComponent {
+            digest: COMPONENT,
+            size: 1,
+            imports: vec![],
+            namespace: None,
+            by: String::new(),
+        }]);
         let schedule = Schedule::new(&spec.timing, Some("p/job"), Stamp(BEGIN_MS).time()).unwrap();
         let next = conductor::next_tick(&schedule, Stamp(BEGIN_MS).time(), None);
-        let put = Command::PutJob { job: name(), spec: Box::new(spec), from_revision: 0, next, by: String::new() };
+        let put = Command::PutJob {
+            job: name(),
+            spec: Box::new(spec),
+            from_revision: 0,
+            next,
+            checked: None,
+            by: String::new(),
+        };
         assert_eq!(world.commit(vec![put]), [Reply::Done]);
         for node in NODES {
             world.ask_for_session(node);

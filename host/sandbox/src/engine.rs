@@ -18,6 +18,7 @@ use crate::{
     bindings::{Job, Pre},
     capability,
     egress::Egress,
+    meter::Pool,
     run::RunState,
 };
 
@@ -56,12 +57,13 @@ pub struct Sandbox {
     pub(crate) engine: Engine,
     pub(crate) linker: Linker<RunState>,
     pub(crate) egress: Arc<Egress>,
+    pub(crate) pool: Arc<Pool>,
     pub(crate) dir: PathBuf,
     pub(crate) ready: Mutex<BTreeMap<Digest, Arc<tokio::sync::OnceCell<Pre>>>>,
 }
 
 impl Sandbox {
-    /// Sets up an engine for up to `runs_max` runs at a time of up to `memory_bytes_max` each. Components and
+    /// Sets up an engine for up to `runs_max` runs at a time that use up to `memory_bytes_max` together. Components and
     /// their compiled code lie in `dir`. They reach public addresses, and of all others those in `opened`.
     ///
     /// # Errors
@@ -85,11 +87,17 @@ impl Sandbox {
         tick(&engine).map_err(|e| SandboxError::Engine(format!("start the epoch ticker: {e}")))?;
         let egress = Arc::new(Egress::new(opened).map_err(SandboxError::Tls)?);
         let ready = Mutex::default();
-        Ok(Arc::new(Self { engine, linker, egress, dir: dir.to_owned(), ready }))
+        let pool = Arc::new(Pool::new(memory_bytes_max));
+        Ok(Arc::new(Self { engine, linker, egress, pool, dir: dir.to_owned(), ready }))
     }
 }
 
 impl Sandbox {
+    /// Bytes of linear memory that all runs use at this moment.
+    pub fn memory_used(&self) -> u64 {
+        self.pool.used()
+    }
+
     /// The engine, for what is measured beside it.
     pub fn engine(&self) -> &Engine {
         &self.engine

@@ -13,9 +13,38 @@ use std::{
 use rustix::time::{ClockId, clock_gettime};
 use wasmtime::ResourceLimiter;
 
+/// Linear memory over all runs of a node. What runs declare may be more than there is; what they really use is not.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    used: AtomicU64,
+    most: u64,
+}
+
+impl Pool {
+    pub(crate) fn new(most: u64) -> Self {
+        Self { used: AtomicU64::new(0), most }
+    }
+
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Relaxed)
+    }
+
+    pub(crate) fn most(&self) -> u64 {
+        self.most
+    }
+
+    fn take(&self, bytes: u64) -> bool {
+        let more = |used: u64| used.checked_add(bytes).filter(|used| *used <= self.most);
+        self.used.fetch_update(Relaxed, Relaxed, more).is_ok()
+    }
+}
+
 /// Linear memory over all memories of a run; wasmtime asks for each one alone.
 #[derive(Debug)]
 pub(crate) struct Memory {
+    pool: Arc<Pool>,
+    /// The node had no more for the last growth that was refused.
+    pub(crate) is_node_full: bool,
     pub(crate) limit: u64,
     pub(crate) used: u64,
     pub(crate) peak: u64,
@@ -35,17 +64,30 @@ pub(crate) struct Tables {
 }
 
 impl Memory {
-    pub(crate) fn new(limit: u64, table_elements: u64) -> Self {
+    pub(crate) fn new(pool: Arc<Pool>, limit: u64, table_elements: u64) -> Self {
         let tables = Tables { limit: table_elements, ..Tables::default() };
-        Self { limit, used: 0, peak: 0, refused: None, tables }
+        Self { pool, is_node_full: false, limit, used: 0, peak: 0, refused: None, tables }
+    }
+
+    /// What all runs of the node use and may use, in bytes.
+    pub(crate) fn of_the_node(&self) -> (u64, u64) {
+        (self.pool.used(), self.pool.most())
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.pool.used.fetch_sub(self.used, Relaxed);
     }
 }
 
 impl ResourceLimiter for Memory {
     fn memory_growing(&mut self, current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
         let wanted = self.used + (desired - current) as u64;
-        if wanted > self.limit {
+        let is_over = wanted > self.limit;
+        if is_over || !self.pool.take((desired - current) as u64) {
             self.refused = Some(wanted);
+            self.is_node_full = !is_over;
             return Ok(false);
         }
         self.used = wanted;
@@ -121,12 +163,29 @@ mod tests {
     /// wasmtime asks for each memory alone; the limit is for their sum.
     #[test]
     fn the_limit_is_for_the_sum_of_all_memories() {
-        let mut memory = Memory::new(100, 0);
+        let mut memory = Memory::new(Arc::new(Pool::new(1_000)), 100, 0);
         assert!(memory.memory_growing(0, 60, None).unwrap(), "a first memory");
         assert!(!memory.memory_growing(0, 60, None).unwrap(), "a second one that fits alone");
         assert_eq!(memory.refused, Some(120));
         assert!(memory.memory_growing(0, 40, None).unwrap());
         assert!(!memory.memory_growing(60, 61, None).unwrap());
         assert_eq!((memory.used, memory.peak), (100, 100));
+    }
+
+    /// Two runs that declare more together than there is: the second is refused what the first one has, and gets it once
+    /// that has ended.
+    #[test]
+    fn runs_share_what_the_node_has() {
+        let pool = Arc::new(Pool::new(150));
+        let run = || Memory::new(pool.clone(), 100, 0);
+        let (mut first, mut second) = (run(), run());
+        assert!(first.memory_growing(0, 100, None).unwrap() && second.memory_growing(0, 50, None).unwrap());
+        assert!(!second.memory_growing(50, 51, None).unwrap());
+        assert!(second.is_node_full && second.of_the_node() == (150, 150));
+        assert!(!second.memory_growing(50, 101, None).unwrap() && !second.is_node_full, "this one is its own limit");
+        drop(first);
+        assert!(second.memory_growing(50, 100, None).unwrap());
+        drop(second);
+        assert_eq!(pool.used(), 0);
     }
 }

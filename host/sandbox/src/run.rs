@@ -149,7 +149,7 @@ impl Sandbox {
         let outward = Outward::new(self.egress.clone());
         let sender = Arc::new(Sender::new(request.clone(), journal.clone(), outward));
         RunState {
-            memory: Memory::new(request.limits.memory_bytes, request.limits.table_elements),
+            memory: Memory::new(self.pool.clone(), request.limits.memory_bytes, request.limits.table_elements),
             journal,
             output: output.clone(),
             table,
@@ -270,6 +270,14 @@ fn trapped(error: &wasmtime::Error, state: &RunState, limits: &Limits, cpu_us: u
                 Outcome::Failed { message: after(&format!("it exited with the error {code}"), state), retry: false }
             }
         };
+    }
+    if let Some(wanted) = state.memory.refused.filter(|_| state.memory.is_node_full) {
+        let (used, most) = state.memory.of_the_node();
+        let message = format!(
+            "it wanted {wanted} bytes of memory, within what its job declares, and the node had no more: its runs use {used} \
+             of {most} bytes (`memory_max_mib`); the operator lets them declare more than that (`memory_overcommit`)"
+        );
+        return over("memory", message);
     }
     if let Some(wanted) = state.memory.refused {
         let message =

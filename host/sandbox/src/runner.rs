@@ -36,6 +36,9 @@ pub trait Runner: Send + Sync + 'static {
     /// The components whose code is ready to run.
     fn warm(&self) -> BTreeSet<Digest>;
 
+    /// Bytes of linear memory that all runs use at this moment.
+    fn memory_used(&self) -> u64;
+
     /// Whether a component's bytes are on this node.
     fn has_component(&self, component: &Digest) -> bool;
 
@@ -90,6 +93,10 @@ impl Runner for Arc<Sandbox> {
 
     fn warm(&self) -> BTreeSet<Digest> {
         Sandbox::warm(self)
+    }
+
+    fn memory_used(&self) -> u64 {
+        Sandbox::memory_used(self)
     }
 
     fn has_component(&self, component: &Digest) -> bool {

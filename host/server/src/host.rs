@@ -214,6 +214,11 @@ impl Host {
         }
     }
 
+    /// Why no run begins here, if what runs declare is more than there is and they use most of it.
+    pub(crate) fn tight(&self) -> Option<String> {
+        self.settings.tight(self.sandbox.memory_used())
+    }
+
     /// Bytes that are free on the data directory's file system.
     ///
     /// # Errors

@@ -9,9 +9,11 @@ use tickhost_ledger::{
     Command, JobName, JobSpec, LaunchId, Refusal, Reply, Stamp, TickAt,
     conductor::{self, Conductor},
     launch::{SkipReason, Status},
+    quota::Checked,
     rows::{Job, SkippedRange},
 };
 use tickhost_replica::ProposeError;
+use tickhost_sandbox::AllowRule;
 use tickhost_schedule::{self as schedule, ParseError, Schedule};
 use uuid::Uuid;
 
@@ -89,11 +91,13 @@ impl Host {
                 let decided = job.map(|job| job.cursor).or(grave);
                 let decided = decided.unwrap_or(TickAt(i64::MIN));
                 check_window(spec, &schedule, at)?;
+                let checked = self.check_quota(name, spec, &schedule, at)?;
                 Ok(vec![Command::PutJob {
                     job: name.clone(),
                     spec: Box::new(spec.clone()),
                     from_revision: job.map_or(0, |job| job.revision),
                     next: conductor::first_tick(&schedule, decided, at.time()),
+                    checked,
                     by: by.to_owned(),
                 }])
             })
@@ -105,6 +109,24 @@ impl Host {
         };
         let revision = self.replica.read(|state| state.job(name).map_or(0, |job| job.revision));
         Ok(Stored { job: name.to_string(), outcome, revision })
+    }
+
+    /// What the quota of a job's namespace needs to know of it, where it does.
+    fn check_quota(
+        &self,
+        name: &JobName,
+        spec: &JobSpec,
+        schedule: &Schedule,
+        at: Stamp,
+    ) -> Result<Option<Checked>, ChangeError> {
+        let row = self.replica.read(|state| state.quota(&name.namespace).cloned());
+        let Some(row) = row.filter(|row| row.quota.asks_for_a_check()) else { return Ok(None) };
+        let strangers = match &row.quota.hosts {
+            Some(hosts) => AllowRule::not_covered(&spec.allow_http, hosts),
+            None => Vec::new(),
+        };
+        let interval_s = schedule.shortest_gap_s(at.time()).and_then(|s| u64::try_from(s).ok());
+        Ok(Some(Checked { quota: row.revision, interval_s, strangers }))
     }
 
     pub(crate) async fn delete_job(&self, name: &JobName, by: &str) -> Result<(), ChangeError> {
@@ -310,12 +332,18 @@ fn check_window(spec: &JobSpec, schedule: &Schedule, at: Stamp) -> Result<(), Ch
     }
 }
 
+/// Whether these are destinations.
+pub(crate) fn check_rules<'a>(field: &str, rules: impl IntoIterator<Item = &'a String>) -> Result<(), ChangeError> {
+    for rule in rules {
+        rule.parse::<AllowRule>().map_err(|e| ChangeError::Invalid(format!("`{field}`: {e}")))?;
+    }
+    Ok(())
+}
+
 /// What can be said without the ledger. The manifest's reader says it earlier and with its line; this is for
 /// clients that speak to the API.
 fn check_spec(spec: &JobSpec, settings: &crate::host::Settings) -> Result<(), ChangeError> {
-    for rule in &spec.allow_http {
-        rule.parse::<tickhost_sandbox::AllowRule>().map_err(|e| ChangeError::Invalid(format!("`allow`: {e}")))?;
-    }
+    check_rules("allow", &spec.allow_http)?;
     let most = settings.memory_max_mib << 20;
     if spec.limits.memory_bytes > most {
         return Err(ChangeError::Invalid(format!(

@@ -20,8 +20,10 @@ use toml::{
 };
 
 mod calendar;
+mod quota;
 mod timing;
 
+pub use quota::parse_quotas;
 use timing::Timing;
 
 /// A manifest, read and checked; components are not looked up yet.
@@ -118,14 +120,25 @@ impl Diagnostic for Shown<'_> {
 /// # Errors
 /// Everything that is wrong with it.
 pub fn parse(path: &Path, text: &str) -> Result<Manifest, Refused> {
+    let manifest = Manifest { jobs: Vec::new(), warnings: Vec::new() };
+    let dir = path.parent().unwrap_or(Path::new(""));
+    read_toml(path, text, manifest, |reader, table, manifest| reader.manifest(table, dir, manifest))
+}
+
+/// What a reader makes of a file, or everything that is wrong with it.
+fn read_toml<T>(
+    path: &Path,
+    text: &str,
+    mut made: T,
+    read: impl FnOnce(&mut Reader<'_>, &Spanned<Table<'_>>, &mut T),
+) -> Result<T, Refused> {
     let mut reader = Reader { text, problems: Vec::new() };
-    let mut manifest = Manifest { jobs: Vec::new(), warnings: Vec::new() };
     let (table, errors) = DeTable::parse_recoverable(text);
     for error in &errors {
         reader.problem(error.span().unwrap_or(0..0), error.message(), None);
     }
     let broken: BTreeSet<usize> = reader.problems.iter().map(|problem| problem.line).collect();
-    reader.manifest(&table, path.parent().unwrap_or(Path::new("")), &mut manifest);
+    read(&mut reader, &table, &mut made);
     // What the parser made of a broken line is a guess; its syntax is what is wrong with it.
     let syntax = errors.len();
     let mut index = 0;
@@ -134,7 +147,7 @@ pub fn parse(path: &Path, text: &str) -> Result<Manifest, Refused> {
         index <= syntax || !broken.contains(&problem.line)
     });
     if reader.problems.is_empty() {
-        return Ok(manifest);
+        return Ok(made);
     }
     reader.problems.sort_by_key(|problem| problem.span.start);
     Err(Refused { path: path.display().to_string(), text: text.to_owned(), problems: reader.problems })

@@ -71,6 +71,7 @@ impl Metrics {
         number("has_session", "Whether its executor may run", f64::from(u8::from(host.executor.session().is_some())));
         number("runs", "Runs at this moment", host.executor.live_count() as f64);
         number("runs_max", "Runs at a time at the most", f64::from(host.settings.runs_max));
+        number("guest_memory_bytes", "What its runs use of memory", host.sandbox.memory_used() as f64);
         number("jobs", "Jobs that are stored", jobs as f64);
         number("launches_open", "Launches without a verdict", open as f64);
         number("wal_syncs", "Syncs of the write-ahead log since the start", host.replica.db().sync_count() as f64);

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use tickhost_sandbox::IpNet;
 
 /// The file of `tickhost serve --config`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
     /// Where everything lies: the database, components, compiled code.
@@ -23,9 +23,14 @@ pub struct Settings {
     /// Runs at a time.
     #[serde(default = "runs_max")]
     pub runs_max: u32,
-    /// MiB of guest memory at a time, over all runs as declared.
+    /// MiB of guest memory at a time, over all runs. No run gets more than its job declares, nor all of them together more
+    /// than this.
     #[serde(default = "memory_max_mib")]
     pub memory_max_mib: u64,
+    /// How many times of that runs may declare together: most use far less than they declare. Above 1 a run may meet
+    /// the end of the node's memory before its own limit, and no run begins while more than 85 % of it are in use.
+    #[serde(default = "memory_overcommit")]
+    pub memory_overcommit: f64,
     /// MiB that stay free on the data directory's file system: below it jobs, components and new runs are
     /// refused, before the log itself can fail.
     #[serde(default = "reserve_mib")]
@@ -133,6 +138,16 @@ fn memory_max_mib() -> u64 {
     16 << 10
 }
 
+/// Nothing beyond what there is.
+fn memory_overcommit() -> f64 {
+    1.0
+}
+
+/// Percent of a node's guest memory above which no run begins, where more is declared than there is.
+pub(crate) const TIGHT_PERCENT: u64 = 85;
+/// Arbitrary: with more, declaring says nothing any more.
+const OVERCOMMIT: std::ops::RangeInclusive<f64> = 1.0..=100.0;
+
 /// RocksDB's write-ahead log and one flush fit in this.
 fn reserve_mib() -> u64 {
     256
@@ -151,12 +166,31 @@ impl Settings {
             listen: listen(),
             runs_max: runs_max(),
             memory_max_mib: memory_max_mib(),
+            memory_overcommit: memory_overcommit(),
             reserve_mib: reserve_mib(),
             catch_up_per_s: catch_up_per_s(),
             backup: None,
             heartbeat: None,
             egress: EgressSettings::default(),
         }
+    }
+
+    /// Bytes of memory that runs may declare together.
+    pub fn memory_bytes_declared_max(&self) -> u64 {
+        // Whole MiB below 2^53 are exact.
+        ((self.memory_max_mib as f64 * self.memory_overcommit) as u64) << 20
+    }
+
+    /// Why no run begins while that many bytes of guest memory are in use, if so.
+    pub fn tight(&self, used: u64) -> Option<String> {
+        let most = self.memory_max_mib << 20;
+        (self.memory_overcommit > 1.0 && used > most / 100 * TIGHT_PERCENT).then(|| {
+            format!(
+                "its runs use {} of {} MiB of memory; above {TIGHT_PERCENT} % no run begins",
+                used >> 20,
+                self.memory_max_mib
+            )
+        })
     }
 
     /// Where the other nodes reach this one.
@@ -191,6 +225,15 @@ impl Settings {
                  write e.g. `127.0.0.1:7878`",
                 settings.listen,
                 path.display()
+            ));
+        }
+        if !OVERCOMMIT.contains(&settings.memory_overcommit) {
+            return Err(format!(
+                "`memory_overcommit = {}` in `{}`: expected a number from {} to {}",
+                settings.memory_overcommit,
+                path.display(),
+                OVERCOMMIT.start(),
+                OVERCOMMIT.end()
             ));
         }
         if let Some(heartbeat) = &settings.heartbeat

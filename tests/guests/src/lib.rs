@@ -25,6 +25,11 @@ fn run(tick: &Tick) -> Outcome<String> {
         "kvcount" => Ok(kv::increment(&tick.key("count")?, &text("name")?, 1)?.to_string()),
         "spin" => spin(),
         "grow" => grow(),
+        "hold" => {
+            let held = std::hint::black_box(vec![1_u8; number("bytes")?.try_into()?]);
+            std::thread::sleep(Duration::from_millis(number("ms")?));
+            Ok(format!("held {}", held.len()))
+        }
         "chatty" => chatty(),
         "sleepy" => {
             std::thread::sleep(Duration::from_millis(number("ms")?));

@@ -1,11 +1,11 @@
 //! `apply`: the one way in which the state changes. What each command does is beside: `nodes`, `restore`,
-//! `jobs`, `rewind`, `launches`, `effects`.
+//! `namespaces`, `jobs`, `rewind`, `launches`, `effects`.
 
 use super::{Applied, ApplyError, State};
 use crate::{
     command::{Command, Entry, Output, Refusal, Reply},
     ids::Stamp,
-    rows::{Cluster, Component, Executor},
+    rows::{Cluster, Executor},
     table::Changes,
 };
 
@@ -50,6 +50,8 @@ impl State {
         self.folded.drain(&mut cx.changes)?;
         self.effects.drain(&mut cx.changes)?;
         self.kv.drain(&mut cx.changes)?;
+        self.namespaces.drain(&mut cx.changes)?;
+        self.spent.drain(&mut cx.changes)?;
         self.hash = cx.changes.hash;
         Ok(Applied { replies, outputs: cx.outputs, rows: cx.changes.rows })
     }
@@ -95,16 +97,14 @@ impl State {
                 },
             ),
             Command::Lapse { node, session, evidence } => self.lapse(cx, *node, *session, evidence),
-            Command::PutComponent { digest, size, imports } => {
-                if self.components.get(digest).is_some() {
-                    return Ok(Reply::Unchanged);
-                }
-                let row = Component { size: *size, imports: imports.clone(), stored_at: cx.at };
-                self.components.insert(*digest, row);
-                Ok(Reply::Done)
+            Command::PutComponent { digest, size, imports, namespace, .. } => {
+                self.put_component(cx, *digest, *size, imports, namespace.as_deref())
             }
-            Command::PutJob { job, spec, from_revision, next, by } => {
-                self.put_job(cx, job, spec, *from_revision, next.clone(), by)
+            Command::DropComponent { digest, namespace, .. } => self.drop_component(digest, namespace.as_deref()),
+            Command::Level { format } => self.raise_level(*format),
+            Command::SetQuota { namespace, quota, by } => self.set_quota(cx, namespace, quota.as_deref(), by),
+            Command::PutJob { job, spec, from_revision, next, checked, by } => {
+                self.put_job(cx, job, spec, *from_revision, next.clone(), checked.as_ref(), by)
             }
             Command::DeleteJob { job, from_revision, .. } => self.delete_job(cx, job, *from_revision),
             Command::Pause { job, note, by } => self.pause(cx, job, note, by),

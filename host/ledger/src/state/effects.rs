@@ -17,8 +17,9 @@ impl State {
     pub(super) fn record(&mut self, run: &RunId, results: &[(Uuid, EffectResult)]) {
         for (key, result) in results {
             let id = EffectId { job: run.launch.job.clone(), tick: run.launch.tick, key: *key };
-            if let Some(effect) = self.effects.get_mut(&id) {
-                effect.result = Some(result.clone());
+            if let Some(effect) = self.effects.get(&id) {
+                let effect = Effect { result: Some(result.clone()), ..effect.clone() };
+                self.set_effect(id, Some(effect));
             }
         }
     }
@@ -49,6 +50,9 @@ impl State {
         }
         let answer = admit(earlier, &fingerprint, on_unknown, resend);
         if answer == EffectAnswer::Go {
+            if let Some(why) = self.journal_is_full(&run.launch.job.namespace) {
+                return Ok(Reply::Effect(EffectAnswer::OverQuota(why)));
+            }
             self.note_intent(cx, run, call, id, what, fingerprint, None);
         }
         Ok(Reply::Effect(answer))
@@ -78,7 +82,7 @@ impl State {
         });
         effect.intended.push(EffectIntent { rerun: run.launch.rerun, attempt: run.attempt, call, at: cx.at });
         effect.result = result;
-        self.effects.insert(id, effect);
+        self.set_effect(id, Some(effect));
     }
 
     #[allow(clippy::too_many_arguments, reason = "the command's fields, in its order")]
@@ -107,22 +111,20 @@ impl State {
             other => return Ok(Reply::Effect(other)),
         }
         let row = (run.launch.job.namespace.clone(), name.to_owned());
-        let value = |bytes| KvValue { bytes: ByteBuf(bytes), by: run.launch.clone(), at: cx.at };
-        let sum = match change {
-            KvChange::Set(bytes) => {
-                self.kv.insert(row, value(bytes.0.clone()));
-                None
-            }
-            KvChange::Delete => {
-                self.kv.remove(&row);
-                None
-            }
+        let (sum, bytes) = match change {
+            KvChange::Set(bytes) => (None, Some(bytes.0.clone())),
+            KvChange::Delete => (None, None),
             KvChange::Increment(by) => {
                 let sum = add(name, self.kv.get(&row), *by)?;
-                self.kv.insert(row, value(sum.to_string().into_bytes()));
-                Some(sum)
+                (Some(sum), Some(sum.to_string().into_bytes()))
             }
         };
+        let value = bytes.map(|bytes| KvValue { bytes: ByteBuf(bytes), by: run.launch.clone(), at: cx.at });
+        let is_full = value.as_ref().and_then(|value| self.kv_is_full(&row, value));
+        if let Some(why) = is_full.or_else(|| self.journal_is_full(&row.0)) {
+            return Ok(Reply::Effect(EffectAnswer::OverQuota(why)));
+        }
+        self.set_kv(row, value);
         let result = EffectResult::Kv { value: sum };
         self.note_intent(cx, run, 0, id, &what, fingerprint, Some(result.clone()));
         Ok(Reply::Effect(EffectAnswer::Replay(result)))

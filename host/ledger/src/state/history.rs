@@ -79,7 +79,7 @@ impl State {
         if self.launches.range(bounds(&id.job, id.tick, id.tick)).next().is_none() {
             let keys: Vec<Uuid> = self.effects(&id.job, id.tick).map(|(key, _)| key).collect();
             for key in keys {
-                self.effects.remove(&EffectId { job: id.job.clone(), tick: id.tick, key });
+                self.set_effect(EffectId { job: id.job.clone(), tick: id.tick, key }, None);
             }
         }
     }

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     ids::{JobName, LaunchId, Stamp, TickAt},
     launch::Status,
-    rows::Launch,
+    quota::Held,
+    rows::{Attempt, Launch},
 };
 
 /// What is derived from the rows: rebuilt when they are loaded, never written.
@@ -15,14 +16,16 @@ pub(super) struct Index {
     pub(super) due: BTreeSet<(TickAt, JobName)>,
     /// Launches that are not closed, by job.
     pub(super) open: BTreeMap<JobName, BTreeSet<LaunchId>>,
-    /// Open launches without a run, by when they may begin: first come, first served.
-    pub(super) waiting: BTreeSet<(Stamp, LaunchId)>,
+    /// Open launches without a run, by when they may begin: first come, first served within a namespace.
+    pub(super) waiting: BTreeMap<String, BTreeSet<(Stamp, LaunchId)>>,
     /// The same by when they no longer may.
     pub(super) deadlines: BTreeSet<(Stamp, LaunchId)>,
     /// Runs and bytes of memory in use, by node.
     pub(super) reserved: BTreeMap<u64, (u32, u64)>,
     /// Launches kept, by job.
     pub(super) kept: BTreeMap<JobName, usize>,
+    /// What each namespace has.
+    pub(super) held: BTreeMap<String, Held>,
 }
 
 impl Index {
@@ -45,9 +48,11 @@ impl Index {
                 let (runs, bytes) = self.reserved.entry(attempt.node).or_default();
                 *runs += 1;
                 *bytes += attempt.memory_bytes;
+                self.hold(&id.job.namespace, |held| take(held, attempt));
             }
             None => {
-                self.waiting.insert((begins(launch), id.clone()));
+                let waiting = self.waiting.entry(id.job.namespace.clone()).or_default();
+                waiting.insert((begins(launch), id.clone()));
                 self.deadlines.insert((ends(launch), id.clone()));
             }
         }
@@ -60,15 +65,42 @@ impl Index {
                 self.open.remove(&id.job);
             }
         }
-        self.waiting.remove(&(begins(launch), id.clone()));
+        if let Some(waiting) = self.waiting.get_mut(&id.job.namespace) {
+            waiting.remove(&(begins(launch), id.clone()));
+            if waiting.is_empty() {
+                self.waiting.remove(&id.job.namespace);
+            }
+        }
         self.deadlines.remove(&(ends(launch), id.clone()));
         if let Some(attempt) = launch.live()
             && let Some((runs, bytes)) = self.reserved.get_mut(&attempt.node)
         {
             *runs = runs.saturating_sub(1);
             *bytes = bytes.saturating_sub(attempt.memory_bytes);
+            self.hold(&id.job.namespace, |held| give_back(held, attempt));
         }
     }
+
+    /// Changes what a namespace has.
+    pub(super) fn hold(&mut self, namespace: &str, change: impl FnOnce(&mut Held)) {
+        let held = self.held.entry(namespace.to_owned()).or_default();
+        change(held);
+        if *held == Held::default() {
+            self.held.remove(namespace);
+        }
+    }
+}
+
+fn take(held: &mut Held, attempt: &Attempt) {
+    held.runs += 1;
+    held.memory_bytes += attempt.memory_bytes;
+    held.cpu_ms += attempt.cpu_ms;
+}
+
+fn give_back(held: &mut Held, attempt: &Attempt) {
+    held.runs -= 1;
+    held.memory_bytes -= attempt.memory_bytes;
+    held.cpu_ms -= attempt.cpu_ms;
 }
 
 /// When a launch that waits may begin.

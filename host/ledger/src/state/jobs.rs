@@ -8,11 +8,13 @@ use crate::{
     command::{Refusal, Reply},
     ids::{JobName, LaunchId, Stamp, TickAt},
     launch::SkipReason,
+    quota::Checked,
     rows::{Grave, Job, NextTick, Pause, SkippedRange},
     spec::JobSpec,
 };
 
 impl State {
+    #[allow(clippy::too_many_arguments, reason = "the command's fields, in its order")]
     pub(super) fn put_job(
         &mut self,
         cx: &Context,
@@ -20,12 +22,16 @@ impl State {
         spec: &JobSpec,
         from_revision: u64,
         next: Option<NextTick>,
+        checked: Option<&Checked>,
         by: &str,
     ) -> Answer {
-        if self.components.get(&spec.component).is_none() {
+        let stored = self.jobs.get(name);
+        // A namespace learns nothing of what others have stored.
+        let is_named = stored.is_some_and(|job| job.spec.component == spec.component);
+        let component = self.components.get(&spec.component).filter(|row| is_named || row.is_for(&name.namespace));
+        if component.is_none() {
             return Err(Refusal::NoComponent(spec.component));
         }
-        let stored = self.jobs.get(name);
         check_revision(name, stored.map_or(0, |job| job.revision), from_revision)?;
         if stored.is_some_and(|job| job.spec == *spec) {
             return Ok(Reply::Unchanged);
@@ -33,6 +39,7 @@ impl State {
         if let Some(job) = stored {
             check_decided(name, job, cx.at)?;
         }
+        self.admit_job(name, spec, stored.is_none(), checked)?;
         let floor = TickAt(cx.at.0.div_euclid(1000));
         let grave = self.graves.get(name);
         let job = match stored {
@@ -65,6 +72,9 @@ impl State {
                 pause: None,
             },
         };
+        if stored.is_none() {
+            self.index.hold(&name.namespace, |held| held.jobs += 1);
+        }
         self.graves.remove(name);
         if job.pause.is_some() {
             // The ticks of the pause are named by the expression that was stored at the time.
@@ -97,6 +107,7 @@ impl State {
         }
         self.index.await_tick(name, job.and_then(|j| j.next).map(|n| n.decided_at()), None);
         self.jobs.remove(name);
+        self.index.hold(&name.namespace, |held| held.jobs -= 1);
         self.graves.insert(name.clone(), grave);
         Ok(Reply::Done)
     }

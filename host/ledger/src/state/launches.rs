@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use super::{
-    State,
+    State, Taken,
     apply::{Answer, Context},
     bounds,
     jobs::{check_awaited, check_revision, skipped_range},
@@ -200,6 +200,11 @@ impl State {
         if same_key && !of_tick().any(has_journal) {
             return not_now("no launch under its keys is kept, so what it did is not known; use new keys");
         }
+        // Whoever asks is there to be told of a rate that is used up; what the schedule names waits.
+        let block = self.block(&id.job.namespace, &job.spec.limits, cx.at, &Taken::default());
+        if let Some(block) = block.filter(|block| block.until.is_some()) {
+            return not_now(&format!("the quota of namespace `{}` holds it: {}", id.job.namespace, block.why));
+        }
         let launch = Launch {
             status: Status::Due,
             origin: Origin::Manual { by: by.to_owned(), same_key },
@@ -250,14 +255,23 @@ impl State {
         if runs >= executor.runs_max || bytes + memory_bytes > executor.memory_bytes_max {
             return not_now(format!("node {node} has no capacity left"));
         }
+        let namespace = id.job.namespace.clone();
+        let limits = job.spec.limits;
+        if let Some(block) = self.block(&namespace, &limits, cx.at, &Taken::default()) {
+            return not_now(format!("the quota of namespace `{namespace}` holds it: {}", block.why));
+        }
+        let revision = job.revision;
+        let store = executor.store;
+        let cpu_ms = self.spend_launch(&namespace, &limits, cx.at);
         let grant = Grant { epoch: self.cluster().map_or(0, |c| c.epoch), index: cx.index };
         let attempt = Attempt {
             grant,
             node,
-            store: executor.store,
+            store,
             session,
-            revision: job.revision,
+            revision,
             memory_bytes,
+            cpu_ms,
             intended_at: cx.at,
             started_at: None,
             revoked: None,
@@ -321,6 +335,9 @@ impl State {
 
     /// Ends the live attempt of a launch.
     pub(super) fn close_attempt(&mut self, cx: &mut Context, id: &LaunchId, outcome: &Outcome, usage: Usage) {
+        if let Some(attempt) = self.launches.get(id).and_then(|launch| launch.live()).cloned() {
+            self.spend_cpu(&id.job.namespace, &attempt, outcome, usage, cx.at);
+        }
         let event = self.ended(id, outcome, cx.at);
         self.advance(cx, id, &event);
         let open = self.launches.get(id).filter(|launch| launch.status.is_open());
@@ -376,7 +393,14 @@ impl State {
             let why = format!("it is {:?} and may start until {}", launch.status, launch.start_by);
             return Err(Refusal::NotNow { launch: id.clone(), why });
         }
-        let reason = if clock { SkipReason::Clock } else { SkipReason::StartDeadline };
+        let limits = self.jobs.get(&id.job).map(|job| job.spec.limits);
+        let is_blocked =
+            limits.is_some_and(|limits| self.block(&id.job.namespace, &limits, cx.at, &Taken::default()).is_some());
+        let reason = match (clock, is_blocked) {
+            (true, _) => SkipReason::Clock,
+            (false, true) => SkipReason::Quota,
+            (false, false) => SkipReason::StartDeadline,
+        };
         self.advance(cx, id, &Event::Withdrawn(reason));
         Ok(Reply::Done)
     }

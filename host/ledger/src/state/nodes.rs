@@ -28,6 +28,7 @@ impl State {
             time: cx.at,
             next_node: FIRST_NODE + 1,
             names: String::new(),
+            level: 1,
             restored: None,
         };
         self.cluster.insert((), row);
@@ -131,6 +132,15 @@ impl State {
 
     pub(super) fn open_session(&mut self, node: u64, executor: Executor) -> Answer {
         let row = self.node_row(node)?;
+        let (level, knows) = (self.level(), executor.format);
+        if knows < level {
+            let why = format!(
+                "version {} knows the ledger's commands up to level {knows}, and this cluster uses level {level}; give the \
+                 node a newer version",
+                executor.version
+            );
+            return Err(Refusal::Executor { node, why });
+        }
         if let Some(known) = &row.executor {
             check_table(node, known, executor.store, executor.sequence.saturating_sub(1))?;
         }

@@ -82,6 +82,7 @@ impl State {
     pub(super) fn rewound(&mut self, cx: &Context) -> Answer {
         let Some(cluster) = self.cluster.get_mut(&()) else { return Ok(Reply::Unchanged) };
         cluster.time = cx.at;
+        self.forget_spent();
         Ok(Reply::Done)
     }
 }

@@ -275,7 +275,15 @@ fn what_a_command_says_decides_which_nodes_know_it() {
     let put = |change: &dyn Fn(&mut JobSpec)| {
         let mut spec = spec();
         change(&mut spec);
-        Command::PutJob { job: name(), spec: Box::new(spec), from_revision: 0, next: None, by: String::new() }.format()
+        Command::PutJob {
+            job: name(),
+            spec: Box::new(spec),
+            from_revision: 0,
+            next: None,
+            checked: None,
+            by: String::new(),
+        }
+        .format()
     };
     let end = |usage| {
         let launch = LaunchId { job: name(), tick: TickAt(0), rerun: None };

@@ -63,7 +63,13 @@ impl Host {
         let (cluster, key_domain) = (Uuid::from_u128(9), Uuid::from_u128(10));
         host.apply(Command::Found { cluster, key_domain, address: String::new() });
         host.register(2);
-        host.apply(Command::PutComponent { digest: COMPONENT, size: 1, imports: vec![] });
+        host.apply(Command::PutComponent {
+            digest: COMPONENT,
+            size: 1,
+            imports: vec![],
+            namespace: None,
+            by: String::new(),
+        });
         host
     }
 
@@ -105,6 +111,7 @@ impl Host {
             from_revision: self.state.job(name).map_or(0, |j| j.revision),
             next: conductor::next_tick(&schedule, at.time(), None),
             spec: Box::new(spec),
+            checked: None,
             by: "someone".into(),
         }
     }
@@ -125,7 +132,11 @@ impl Host {
         assert_eq!((contents.cluster.as_ref(), contents.jobs as usize), (self.state.cluster(), self.state.job_count()));
         assert_eq!(loaded.reserved(1), self.state.reserved(1), "after {entry:?}");
         assert!(loaded.due().eq(self.state.due()), "after {entry:?}");
-        assert!(loaded.waiting(Stamp(i64::MAX)).eq(self.state.waiting(Stamp(i64::MAX))), "after {entry:?}");
+        let waiting = |state: &State| -> Vec<LaunchId> {
+            state.waiting(Stamp(i64::MAX)).flat_map(|(_, launches)| launches.cloned()).collect()
+        };
+        assert_eq!(waiting(&loaded), waiting(&self.state), "after {entry:?}");
+        assert!(loaded.all_held().eq(self.state.all_held()), "after {entry:?}");
         replies
     }
 

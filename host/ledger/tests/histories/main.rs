@@ -4,6 +4,7 @@
 
 mod cluster;
 mod host;
+mod quota;
 mod random;
 mod restore;
 mod scenarios;
@@ -19,7 +20,7 @@ use tickhost_ledger::{
     command::{KvChange, Stamped},
     conductor::{self, Answer, Conductor, Witness},
     effect::{ByteBuf, EffectAnswer, EffectResult},
-    launch::{Outcome, Status},
+    launch::{Outcome, SkipReason, Status, Verdict},
     rows::Usage,
     spec::{CatchUp, Limits, OnUnknown, Overlap, Retry, RetryWhen},
 };
@@ -424,7 +425,7 @@ fn a_change_waits_for_the_ticks_before_it() {
     for command in [
         Command::Pause { job: name(), note, by: by.clone() },
         Command::DeleteJob { job: name(), from_revision: 1, by: by.clone() },
-        Command::PutJob { job: name(), spec: Box::new(changed), from_revision: 1, next: None, by },
+        Command::PutJob { job: name(), spec: Box::new(changed), from_revision: 1, next: None, checked: None, by },
     ] {
         let refused = host.apply(command);
         assert!(matches!(refused, Reply::Refused(Refusal::Stale { .. })), "{refused:?}");

@@ -1,6 +1,7 @@
 //! Random histories: whatever happens in whatever order, every tick has one verdict.
 
 use super::*;
+use tickhost_ledger::quota::Quota;
 
 /// What may happen to the host between two plans.
 #[derive(Debug, Clone)]
@@ -50,13 +51,31 @@ fn policies() -> impl Strategy<Value = JobSpec> {
     )
 }
 
+/// Rates that these histories meet.
+fn quotas() -> impl Strategy<Value = Option<Quota>> {
+    let rates = (prop::option::of(1_u64..3), prop::option::of(1_u64..10), prop::option::of(10_u64..40));
+    prop::option::of(rates.prop_map(|(runs, launches_per_minute, cpu_s_per_hour)| Quota {
+        runs,
+        launches_per_minute,
+        cpu_s_per_hour,
+        ..Quota::default()
+    }))
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
     /// Whatever happens: every tick ends up with exactly one verdict, and no skip run starts twice unasked.
     #[test]
-    fn every_tick_has_exactly_one_verdict(spec in policies(), events in prop::collection::vec(event(), 1..40)) {
+    fn every_tick_has_exactly_one_verdict(
+        spec in policies(),
+        quota in quotas(),
+        events in prop::collection::vec(event(), 1..40),
+    ) {
         let mut host = Host::new(spec.clone());
+        if let Some(quota) = quota {
+            host.apply(Command::SetQuota { namespace: "billing".into(), quota: Some(Box::new(quota)), by: String::new() });
+        }
         let mut second = 0;
         let mut session = 10;
         for event in events {

@@ -339,7 +339,7 @@ fn store_unreadable(host: &mut Host, schedule: &str, zone: &str) {
     let soon = TickAt(host.now / 1_000 + 60);
     let next = Some(tickhost_ledger::rows::NextTick { at: soon, local: String::new(), due: soon });
     let spec = Box::new(zoned(schedule, zone));
-    let put = Command::PutJob { job: bad, spec, from_revision: 0, next, by: String::new() };
+    let put = Command::PutJob { job: bad, spec, from_revision: 0, next, checked: None, by: String::new() };
     assert_eq!(host.apply(put), Reply::Done);
 }
 

@@ -188,7 +188,7 @@ fn a_next_tick_that_the_schedule_does_not_name_is_named_anew() {
         local: "1970-01-12T13:50:00+00:00".into(),
     };
     let (spec, by) = (Box::new(other), "someone".to_owned());
-    let command = Command::PutJob { job: name(), spec, from_revision: 1, next: Some(next.clone()), by };
+    let command = Command::PutJob { job: name(), spec, from_revision: 1, next: Some(next.clone()), checked: None, by };
     assert_eq!(host.apply(command), Reply::Done);
     assert_eq!(conductor::retime(&host.state).len(), 1);
     // The leader notices by itself when that tick comes.

@@ -75,7 +75,13 @@ impl Member {
 }
 
 fn component(n: u8) -> Command {
-    Command::PutComponent { digest: Digest([n; 32]), size: 1, imports: vec!["x".repeat(100)] }
+    Command::PutComponent {
+        digest: Digest([n; 32]),
+        size: 1,
+        imports: vec!["x".repeat(100)],
+        namespace: None,
+        by: String::new(),
+    }
 }
 
 /// Lets a node in, as far as the ledger goes.

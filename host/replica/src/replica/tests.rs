@@ -42,7 +42,13 @@ async fn open(dir: &Path) -> (Replica, mpsc::UnboundedReceiver<AppliedOutputs>) 
 }
 
 fn component(n: u8) -> Command {
-    Command::PutComponent { digest: Digest([n; 32]), size: 1, imports: vec!["x".repeat(100)] }
+    Command::PutComponent {
+        digest: Digest([n; 32]),
+        size: 1,
+        imports: vec!["x".repeat(100)],
+        namespace: None,
+        by: String::new(),
+    }
 }
 
 async fn found(replica: &Replica) {
@@ -210,12 +216,24 @@ async fn what_is_sent_at_once_is_bounded_in_bytes() {
     let dir = TempDir::new().unwrap();
     let (replica, _outputs) = open(dir.path()).await;
     found(&replica).await;
-    let large = |n: u8| Command::PutComponent { digest: Digest([n; 32]), size: 1, imports: vec!["x".repeat(900_000)] };
+    let large = |n: u8| Command::PutComponent {
+        digest: Digest([n; 32]),
+        size: 1,
+        imports: vec!["x".repeat(900_000)],
+        namespace: None,
+        by: String::new(),
+    };
     let first = replica.status().last_index.unwrap() + 1;
     for n in 0..8 {
         replica.proposer().propose_one(None, Stamp(3), large(n)).await.unwrap();
     }
-    let larger = Command::PutComponent { digest: Digest([9; 32]), size: 1, imports: vec!["x".repeat(5_000_000)] };
+    let larger = Command::PutComponent {
+        digest: Digest([9; 32]),
+        size: 1,
+        imports: vec!["x".repeat(5_000_000)],
+        namespace: None,
+        by: String::new(),
+    };
     replica.proposer().propose_one(None, Stamp(3), larger).await.unwrap();
     let mut log = LogStore::open(replica.db().clone()).unwrap();
     let mut sent = async |from| {

@@ -42,6 +42,7 @@ impl RunState {
                 Code::PayloadChanged,
                 format!("key {key} was used before for another change; nothing was done"),
             )),
+            EffectAnswer::OverQuota(why) => Err(CallError::new(Code::OverLimit, why)),
             other => Err(CallError::new(Code::Other, format!("unexpected answer {other:?}"))),
         }
     }

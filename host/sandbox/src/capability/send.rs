@@ -233,6 +233,7 @@ impl Sender {
                     format!("key {key} was used before for another request than this `{what}`; nothing was sent");
                 return Err(CallError::new(Code::PayloadChanged, message));
             }
+            EffectAnswer::OverQuota(why) => return Err(CallError::new(Code::OverLimit, why)),
         }
         // A structured-field string, as the header's specification has it.
         let header = HeaderValue::from_str(&format!("\"{key}\"")).map_err(wasmtime::Error::new)?;

@@ -59,6 +59,28 @@ impl AllowRule {
         Some(Self { scheme, hosts, port })
     }
 
+    /// Those of `rules` that none of `by` covers, and those that cannot be read.
+    pub fn not_covered(rules: &[String], by: &[String]) -> Vec<String> {
+        let by: Vec<Self> = by.iter().filter_map(|rule| rule.parse().ok()).collect();
+        let is_covered =
+            |rule: &&String| rule.parse().is_ok_and(|rule| by.iter().any(|wider: &Self| wider.covers(&rule)));
+        rules.iter().filter(|rule| !is_covered(rule)).cloned().collect()
+    }
+
+    /// Whether it allows everything that the other one allows.
+    fn covers(&self, other: &Self) -> bool {
+        let hosts = match (&self.hosts, &other.hosts) {
+            (Hosts::One(host), Hosts::One(other)) => host == other,
+            (Hosts::Below(parent), Hosts::One(Host::Domain(name)) | Hosts::Below(name)) => {
+                name.ends_with(parent.as_str())
+            }
+            (Hosts::Range(range), Hosts::Range(other)) => range.contains(other),
+            (Hosts::Range(range), Hosts::One(host)) => address(host).is_some_and(|address| range.contains(&address)),
+            (Hosts::One(_), _) | (Hosts::Below(_), _) | (Hosts::Range(_), Hosts::Below(_)) => false,
+        };
+        hosts && self.scheme == other.scheme && self.port == other.port
+    }
+
     /// The parser of URLs has brought the host into its one form (`http://0x7f.1` is `127.0.0.1` by now), so
     /// comparing is enough.
     pub(crate) fn allows(&self, to: &Destination) -> bool {
@@ -92,6 +114,14 @@ fn plain(text: &str) -> Option<Destination> {
     if has_more || has_user { None } else { Destination::of(&url) }
 }
 
+fn address(host: &Host) -> Option<IpAddr> {
+    match host {
+        Host::Domain(_) => None,
+        Host::Ipv4(address) => Some((*address).into()),
+        Host::Ipv6(address) => Some((*address).into()),
+    }
+}
+
 /// Where a URL leads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Destination {
@@ -116,11 +146,7 @@ impl Destination {
 
     /// The address, where a URL names one.
     pub(crate) fn address(&self) -> Option<IpAddr> {
-        match &self.host {
-            Host::Domain(_) => None,
-            Host::Ipv4(address) => Some((*address).into()),
-            Host::Ipv6(address) => Some((*address).into()),
-        }
+        address(&self.host)
     }
 
     /// The name, or the address as a certificate has it.
@@ -193,6 +219,34 @@ mod tests {
         assert!(!allows("http://192.0.2.0/24", "http://192.0.2.7:8080"));
         assert!(!allows("http://0.0.0.0/0", "http://a.test"), "what a name leads to is not for the job to say");
         assert!(!allows("http://0.0.0.0/0", "http://[::ffff:1.2.3.4]"));
+    }
+
+    #[test]
+    fn a_rule_covers_what_allows_no_more_than_it_does() {
+        let covers = |wide: &str, narrow: &str| AllowRule::not_covered(&[narrow.into()], &[wide.into()]).is_empty();
+        for (wide, narrow) in [
+            ("https://a.test", "https://A.test:443"),
+            ("https://*.a.test", "https://b.a.test"),
+            ("https://*.a.test", "https://*.b.a.test"),
+            ("https://*.a.test", "https://*.a.test"),
+            ("http://10.0.0.0/8", "http://10.1.0.0/16"),
+            ("http://10.0.0.0/8", "http://10.1.2.3"),
+        ] {
+            assert!(covers(wide, narrow), "{wide} {narrow}");
+        }
+        for (wide, narrow) in [
+            ("https://a.test", "http://a.test"),
+            ("https://a.test", "https://a.test:8443"),
+            ("https://a.test", "https://*.a.test"),
+            ("https://*.a.test", "https://a.test"),
+            ("https://*.b.a.test", "https://*.a.test"),
+            ("https://*.a.test", "https://bada.test"),
+            ("http://10.1.0.0/16", "http://10.0.0.0/8"),
+            ("http://0.0.0.0/0", "http://a.test"),
+            ("http://a.test", "no rule at all"),
+        ] {
+            assert!(!covers(wide, narrow), "{wide} {narrow}");
+        }
     }
 
     #[test]

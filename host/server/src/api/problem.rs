@@ -110,6 +110,8 @@ impl From<Refusal> for Problem {
             | Refusal::NoLaunch(_)
             | Refusal::NoNode(_)
             | Refusal::NotAtLarge { .. } => Self::not_found(refusal),
+            Refusal::OverQuota { .. } => Self::new(StatusCode::UNPROCESSABLE_ENTITY, "over-quota", refusal),
+            Refusal::Meaningless(_) => Self::invalid(refusal),
             _ => Self::new(StatusCode::CONFLICT, "conflict", refusal),
         }
     }

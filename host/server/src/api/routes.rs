@@ -8,17 +8,18 @@ use axum::{
     extract::{DefaultBodyLimit, Path, Query, State},
     http::{HeaderMap, HeaderName, header::CONTENT_TYPE},
     middleware::{from_fn_with_state, map_response},
-    routing::{delete, get, post},
+    routing::{delete, get, post, put},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tickhost_ledger::{Command, Digest, JobName, JobSpec, LaunchId, RunId, TickAt};
+use tickhost_ledger::{Command, Digest, JobName, JobSpec, LaunchId, RunId, TickAt, ids::check_name, rows::Component};
 use tickhost_sandbox::{ComponentReport, OutputText};
 use tokio::net::TcpListener;
 use uuid::Uuid;
 
 use super::{
-    JobView, LaunchView, Problem, StatusView, forward::to_the_leader, members, problem::every_error_is_a_problem,
+    JobView, LaunchView, Problem, StatusView, forward::to_the_leader, members, namespaces,
+    problem::every_error_is_a_problem,
 };
 use crate::{components, host::Host, jobs::verdict};
 
@@ -44,7 +45,9 @@ pub fn router(host: Host) -> Router {
     Router::new()
         .route("/v1/status", get(status))
         .route("/v1/components", post(put_component).layer(DefaultBodyLimit::max(COMPONENT_BYTES_MAX)))
-        .route("/v1/components/{digest}", get(get_component))
+        .route("/v1/components/{digest}", get(get_component).delete(drop_component))
+        .route("/v1/namespaces", get(namespaces::list))
+        .route("/v1/namespaces/{namespace}", put(namespaces::put).delete(namespaces::remove))
         .route("/v1/jobs", get(list_jobs))
         .route("/v1/jobs/{namespace}/{name}", get(get_job).put(put_job).delete(delete_job))
         .route("/v1/jobs/{namespace}/{name}/pause", post(pause))
@@ -115,24 +118,58 @@ async fn metrics(State(host): State<Host>) -> Result<([(HeaderName, &'static str
     Ok(([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text))
 }
 
-async fn put_component(State(host): State<Host>, bytes: Bytes) -> Answer<ComponentReport> {
+/// For which namespace a component is stored; absent for all of them.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ForNamespace {
+    namespace: Option<String>,
+}
+
+async fn put_component(
+    State(host): State<Host>,
+    Query(ForNamespace { namespace }): Query<ForNamespace>,
+    headers: HeaderMap,
+    bytes: Bytes,
+) -> Answer<ComponentReport> {
+    if let Some(namespace) = &namespace {
+        check_name("namespace", namespace)?;
+    }
     host.check_space(bytes.len() as u64).map_err(Problem::full)?;
     let digest = Digest::of(&bytes);
+    // Nodes that are older know no owners: until the last of them is gone, a component is everybody's.
+    let namespace = namespace.filter(|_| host.replica.read(|state| state.level()) >= 5);
     // Compiled ahead: a tick must not wait for it.
     let report = host.sandbox.admit(bytes.clone()).await?;
-    let command = Command::PutComponent { digest, size: report.size, imports: report.imports.clone() };
+    let (size, imports) = (report.size, report.imports.clone());
+    let command = Command::PutComponent { digest, size, imports, namespace, by: by(&headers) };
     // Here and elsewhere at the same time.
     let (ready, spread) = tokio::join!(host.sandbox.prepare(digest), components::spread(&host, digest, &bytes));
     ready?;
     spread.map_err(Problem::unreachable)?;
-    host.propose(host.clock.now(), vec![command]).await?;
+    host.propose_one(command).await?;
     host.ask_now.notify_one();
     Ok(Json(report))
 }
 
-async fn get_component(State(host): State<Host>, Path(digest): Path<String>) -> Answer<Value> {
+async fn drop_component(
+    State(host): State<Host>,
+    Path(digest): Path<String>,
+    Query(ForNamespace { namespace }): Query<ForNamespace>,
+    headers: HeaderMap,
+) -> Answer<Value> {
     let digest: Digest = digest.parse()?;
-    let row = host.replica.read(|state| state.component(&digest).cloned());
+    host.propose_one(Command::DropComponent { digest, namespace, by: by(&headers) }).await?;
+    Ok(Json(json!({ "digest": digest, "outcome": "removed" })))
+}
+
+async fn get_component(
+    State(host): State<Host>,
+    Path(digest): Path<String>,
+    Query(ForNamespace { namespace }): Query<ForNamespace>,
+) -> Answer<Value> {
+    let digest: Digest = digest.parse()?;
+    let is_for = |row: &Component| namespace.as_ref().is_none_or(|namespace| row.is_for(namespace));
+    let row = host.replica.read(|state| state.component(&digest).filter(|row| is_for(row)).cloned());
     let row = row.ok_or_else(|| Problem::not_found(format!("there is no component `{digest}`")))?;
     Ok(Json(
         json!({ "digest": digest, "size": row.size, "imports": row.imports, "stored_at": row.stored_at.to_string() }),

@@ -80,7 +80,7 @@ pub(super) async fn prepare(
     for (name, JobDraft { component, mut spec }) in manifest.jobs {
         let digest = match &component {
             ComponentRef::Digest(digest) => Ok(*digest),
-            ComponentRef::Path(path) => upload(client, &dir.join(path)).await,
+            ComponentRef::Path(path) => upload(client, &name.namespace, &dir.join(path)).await,
         };
         match digest {
             Ok(digest) => {
@@ -105,15 +105,16 @@ pub(super) async fn store(client: &Client, jobs: Vec<(JobName, JobSpec)>) -> Res
     Ok(applied)
 }
 
-/// Stores a component unless it is there already.
-async fn upload(client: &Client, path: &Path) -> Result<Digest, CliError> {
+/// Stores a component for a namespace unless it is there already.
+async fn upload(client: &Client, namespace: &str, path: &Path) -> Result<Digest, CliError> {
     let bytes =
         std::fs::read(path).map_err(|e| CliError::refused(format!("read the component `{}`: {e}", path.display())))?;
     let digest = Digest::of(&bytes);
-    let stored = client.get::<serde_json::Value>(&format!("/v1/components/{digest}"), &[]).await;
+    let of_namespace = format!("?namespace={namespace}");
+    let stored = client.get::<serde_json::Value>(&format!("/v1/components/{digest}{of_namespace}"), &[]).await;
     if stored.is_err() {
         client
-            .upload::<ComponentReport>("/v1/components", bytes)
+            .upload::<ComponentReport>(&format!("/v1/components{of_namespace}"), bytes)
             .await
             .map_err(|e| CliError { message: format!("component `{}`: {}", path.display(), e.message), ..e })?;
     }

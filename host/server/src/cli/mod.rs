@@ -18,6 +18,7 @@ mod forecast;
 mod import;
 mod jobs;
 mod launches;
+mod namespace;
 mod next;
 mod status;
 mod table;
@@ -94,6 +95,9 @@ enum Verb {
     /// Found a cluster, let nodes in, and let them go.
     #[command(subcommand)]
     Cluster(cluster::Cluster),
+    /// Say who may have how much.
+    #[command(subcommand)]
+    Namespace(namespace::Namespace),
     /// Take backups, look at them, and restore one.
     #[command(subcommand)]
     Backup(backup::Backup),
@@ -171,6 +175,7 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Verb::Import(verb) => verb.run(format),
         Verb::Component(verb) => verb.run(format),
         Verb::Cluster(verb) => verb.run(client, format).await,
+        Verb::Namespace(verb) => verb.run(&client()?, format).await,
         Verb::Backup(verb) => verb.run(client, format).await,
         Verb::Nodes => cluster::nodes(&client()?, format).await,
         Verb::Status => status::show(&client()?, format).await,

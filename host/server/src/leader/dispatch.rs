@@ -4,12 +4,12 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tickhost_executor::order::{Dispatch, Obeyed, Order, What};
 use tickhost_ledger::{
-    Command, LaunchId, Output, RunId, State,
+    Command, JobSpec, LaunchId, Output, RunId, State,
     launch::{Outcome, Status, Verdict},
     rows::Usage,
 };
 use tickhost_replica::{AppliedOutputs, CallError, fault};
-use tickhost_sandbox::RunRequest;
+use tickhost_sandbox::{AllowRule, RunRequest};
 use tokio::sync::mpsc;
 
 use super::{PAUSE, Reign, resolve};
@@ -66,6 +66,11 @@ impl Host {
 
     /// A table that cannot be read or written must not carry on.
     pub(crate) async fn obey(&self, order: Order) -> Obeyed {
+        // The leader hears of it with this node's next question; until then it sends what it must ask for again.
+        if let (What::Run(_), Some(why)) = (&order.what, self.tight()) {
+            self.ask_now.notify_one();
+            return Obeyed::Refused(why);
+        }
         match self.executor.obey(order).await {
             Ok(obeyed) => obeyed,
             Err(error) => {
@@ -161,12 +166,22 @@ fn request(state: &State, run: &RunId) -> Option<Dispatch> {
             previous: launch.previous,
             keys: state.key_source(&run.launch)?,
             limits: spec.limits,
-            allow_http: spec.allow_http.clone(),
+            allow_http: destinations(state, &run.launch.job.namespace, spec),
             config: spec.config.clone(),
             args: spec.args.clone(),
             env: spec.env.clone(),
         },
     })
+}
+
+/// Where a run may send: what its job says, as far as its namespace's quota covers it at this moment. A quota that became
+/// narrower holds for jobs that were stored before.
+fn destinations(state: &State, namespace: &str, spec: &JobSpec) -> Vec<String> {
+    let Some(hosts) = state.quota(namespace).and_then(|row| row.quota.hosts.as_ref()) else {
+        return spec.allow_http.clone();
+    };
+    let strangers = AllowRule::not_covered(&spec.allow_http, hosts);
+    spec.allow_http.iter().filter(|rule| !strangers.contains(rule)).cloned().collect()
 }
 
 fn report(state: &State, metrics: &Metrics, id: &LaunchId) {

@@ -18,6 +18,7 @@ use tickhost_executor::order::Floor;
 use tickhost_ledger::{
     Command, Digest, Refusal, Reply, Stamp,
     clock::VoterClocks,
+    command::FORMAT,
     conductor::{self, Facts},
 };
 use tickhost_replica::{Clock, ProposeError, fault};
@@ -33,6 +34,8 @@ use crate::host::{Host, VERSION};
 const PRESENT_MS: i64 = 3_000;
 /// Jobs in one entry. Arbitrary: some hundred bytes each.
 const NAMED_AT_ONCE: usize = 1_000;
+/// How often it is asked whether the last older node is gone.
+const LEVEL_EVERY: Duration = Duration::from_millis(500);
 /// After a try that failed, so that a fault does not spin.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -190,7 +193,27 @@ async fn rule(host: &Host, reign: &Arc<Reign>) {
         }
         conduct::conduct(host, reign).await;
     };
-    tokio::join!(conduct, sessions::watch(host, reign));
+    tokio::join!(conduct, sessions::watch(host, reign), raise_level(host, reign));
+}
+
+/// Has the ledger use what every node knows, as soon as every node does.
+async fn raise_level(host: &Host, reign: &Reign) {
+    loop {
+        let (level, older) =
+            host.replica.read(|state| (state.level(), state.below(FORMAT).next().map(|(node, _)| node)));
+        if level >= FORMAT {
+            return;
+        }
+        if older.is_none() {
+            match propose_done(host, reign, host.clock.now(), Command::Level { format: FORMAT }).await {
+                Ok(()) => {
+                    tracing::info!(level = FORMAT, "every node knows these commands; older versions may join no more");
+                }
+                Err(error) => tracing::warn!(%error, "raise the ledger's level"),
+            }
+        }
+        tokio::time::sleep(LEVEL_EVERY).await;
+    }
 }
 
 /// What another release of this program or of the tz database has named otherwise than this node's.
