@@ -81,6 +81,28 @@ async fn runs_beyond_the_quota_wait_for_their_turn() {
     assert_eq!(most, Some(2), "{spans:?}");
 }
 
+/// A quota that becomes narrower holds for what was stored before, and a component that a job names stays.
+#[tokio::test]
+async fn where_a_namespace_may_send_holds_for_jobs_that_are_there() {
+    let config = "do = \"calls\", count = 1, url = \"{api}/health\"";
+    let f = Fixture::start(&job(NEVER_NOW, "skip", "", config)).await;
+    f.jobs_are_stored(1).await;
+    assert!(f.set_quotas("[namespace.t]\nhosts = [\"https://example.com\"]\n").status.success());
+    let (kind, value) = outcome(&f.trigger("t/job").await);
+    assert!(kind == "failed" && value.to_string().contains("allow"), "{kind} {value}");
+    assert_eq!(f.recorder.received(), []);
+    assert_eq!(said(&f.host.cli(&["namespace", "remove", "t"])), "t removed\n");
+    let story = f.trigger("t/job").await;
+    assert_eq!(story["verdict"], "succeeded", "{story}");
+    let component = f.host.get("/v1/jobs/t/job").await.unwrap()["spec"]["component"].as_str().unwrap().to_owned();
+    let path = format!("{}/v1/components/{component}?namespace=t", f.host.url());
+    let refused = f.host.http().delete(&path).send().await.unwrap();
+    assert_eq!(refused.status().as_u16(), 409, "{}", refused.text().await.unwrap());
+    assert!(f.host.cli(&["delete", "t/job"]).status.success());
+    let dropped = f.host.http().delete(&path).send().await.unwrap();
+    assert_eq!(dropped.status().as_u16(), 200, "{}", dropped.text().await.unwrap());
+}
+
 #[tokio::test]
 async fn a_full_key_value_store_is_over_limit_for_the_guest() {
     let f = Fixture::start(&job(NEVER_NOW, "skip", "", "do = \"kvsets\", count = 1, bytes = 2000")).await;

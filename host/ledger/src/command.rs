@@ -16,6 +16,9 @@ use crate::{
 /// node of the cluster knows it: an older one would have to stop at it.
 pub const FORMAT: u32 = 5;
 
+/// The level that knows of quotas and of components that belong to namespaces.
+pub const NAMESPACES: u32 = 5;
+
 /// One entry of the log: commands with the leader's stamp, applied in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
@@ -436,7 +439,7 @@ impl Command {
             | Self::Level { .. }
             | Self::SetQuota { .. }
             | Self::PutComponent { namespace: Some(_), .. }
-            | Self::PutJob { checked: Some(_), .. } => 5,
+            | Self::PutJob { checked: Some(_), .. } => NAMESPACES,
             // An older node would pass over what it does not know, and its state would be another one.
             Self::PutJob { spec, .. } if spec.has_later() => 4,
             Self::End { usage, .. } if usage.has_later() => Usage::FORMAT,
@@ -590,7 +593,10 @@ pub enum Refusal {
         job: JobName,
     },
     /// More than a namespace may have, or than the cluster has.
-    #[error("{what} is refused: {}", .violations.join("; "))]
+    #[error(
+        "{what} is refused: {}; `tickhost namespace list` shows what there is, and an operator may change it",
+        .violations.join("; ")
+    )]
     OverQuota {
         /// What.
         what: String,

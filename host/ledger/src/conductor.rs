@@ -13,12 +13,13 @@ use serde::{Deserialize, Serialize};
 use tickhost_schedule::{Next, ParseError, Schedule, Tick};
 
 use crate::{
-    State, Taken,
+    State,
     clock::HeldBack,
     command::{Command, DecidedLaunch, DecidedSkip, Decision},
     effect::EffectResult,
     ids::{Digest, JobName, LaunchId, RunId, Stamp, TickAt},
     launch::{Outcome, SkipReason, Status},
+    quota::Held,
     rows::{Attempt, Gap, GapChoice, Job, NextTick, Node, Origin, Usage},
     spec::{CatchUp, OnUnknown, Overlap},
 };
@@ -205,9 +206,20 @@ impl Conductor {
         if self.caught_up.0 != second {
             self.caught_up = (second, 0);
         }
-        let may = self.caught_up.1 < self.catch_up_per_s;
-        self.caught_up.1 += u32::from(may);
-        may
+        self.caught_up.1 < self.catch_up_per_s
+    }
+
+    /// Gives a launch a place. A missed tick that finds none has used up nothing of the rate.
+    fn give_place(
+        &mut self,
+        placement: &mut Placement<'_>,
+        run: RunId,
+        job: &Job,
+        is_made_up: bool,
+    ) -> Result<Command, Full> {
+        let placed = placement.place(run, job)?;
+        self.caught_up.1 += u32::from(is_made_up);
+        Ok(placed)
     }
 
     /// Everything that is to be decided at `now`: ticks that are due, launches that can be given to an
@@ -246,7 +258,7 @@ impl Conductor {
                     let may_go = is_clear && (!is_made_up || self.may_catch_up(now));
                     if let Some(id) = first.filter(|_| may_go) {
                         let run = RunId { launch: id, attempt: 1 };
-                        plan.commands.extend(placement.place(run, job).ok());
+                        plan.commands.extend(self.give_place(&mut placement, run, job, is_made_up).ok());
                     }
                 }
                 Err(error) => {
@@ -307,7 +319,7 @@ impl Conductor {
             return Ok(None);
         }
         let run = RunId { launch: id.clone(), attempt: launch.attempt() + 1 };
-        placement.place(run, job).map(Some)
+        self.give_place(placement, run, job, is_made_up).map(Some)
     }
 
     /// When the work began that is being done at `now`. A tick that is reached late because tens of thousands were due
@@ -501,7 +513,7 @@ struct Placement<'a> {
     /// All places there are: runs, and bytes of memory.
     total: (u64, u64),
     /// What the plan gives out, by namespace.
-    taken: BTreeMap<String, Taken>,
+    taken: BTreeMap<String, Held>,
     /// When the first of the rates ends that hold a launch.
     rate_ends: Option<Stamp>,
 }
@@ -572,7 +584,10 @@ impl<'a> Placement<'a> {
         let place = self.nodes.iter_mut().filter(fits).max_by_key(rank).ok_or(Full::Cluster)?;
         place.runs -= 1;
         place.memory_bytes -= memory;
-        self.taken.entry(namespace.to_owned()).or_default().add(&job.spec.limits);
+        self.taken
+            .entry(namespace.to_owned())
+            .or_default()
+            .reserve(job.spec.limits.memory_bytes, job.spec.limits.cpu_ms);
         Ok(Command::Intend { run, node: place.node, session: place.session })
     }
 }

@@ -25,5 +25,5 @@ mod table;
 pub use command::{Command, Entry, Output, Refusal, Reply};
 pub use ids::{Digest, Grant, JobName, LaunchId, RunId, Stamp, TickAt};
 pub use spec::JobSpec;
-pub use state::{Applied, ApplyError, Contents, FIRST_NODE, State, Taken, check_table};
+pub use state::{Applied, ApplyError, Contents, FIRST_NODE, State, check_table};
 pub use table::RowChange;

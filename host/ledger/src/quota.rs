@@ -46,7 +46,7 @@ pub struct Quota {
     /// Bytes of its key-value store, names included.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kv_bytes: Option<u64>,
-    /// Bytes of its effect journal.
+    /// Bytes of its effect journal, as they are when an effect begins; what comes back of it may go beyond.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub journal_bytes: Option<u64>,
     /// The largest value of each limit that a job may declare, by the limit's name.
@@ -76,6 +76,15 @@ pub struct Held {
     pub journal_bytes: u64,
 }
 
+impl Held {
+    /// One more run, with what it declares.
+    pub(crate) fn reserve(&mut self, memory_bytes: u64, cpu_ms: u64) {
+        self.runs += 1;
+        self.memory_bytes = self.memory_bytes.saturating_add(memory_bytes);
+        self.cpu_ms = self.cpu_ms.saturating_add(cpu_ms);
+    }
+}
+
 /// What a namespace has spent. A row of the state: history is folded, and what is counted must not depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Spent {
@@ -91,7 +100,7 @@ pub struct Spent {
 
 impl Spent {
     /// As it is at that instant: a new minute and a new hour begin with nothing.
-    pub(crate) fn at(self, at: Stamp) -> Self {
+    pub fn at(self, at: Stamp) -> Self {
         let (minute, hour) = (at.0.div_euclid(MINUTE_MS), at.0.div_euclid(HOUR_MS));
         Self {
             minute: self.minute.max(minute),
@@ -107,7 +116,7 @@ impl Spent {
 pub struct Checked {
     /// The revision of the quota that it was checked against.
     pub quota: u64,
-    /// The fewest seconds between two ticks; `None` where there are not two.
+    /// Seconds between two ticks that are closer than the quota allows, where there are such.
     pub interval_s: Option<u64>,
     /// Rules of the job that no rule of the quota covers.
     pub strangers: Vec<String>,
@@ -122,20 +131,33 @@ pub struct Block {
     pub until: Option<Stamp>,
 }
 
+impl std::fmt::Display for Block {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.until {
+            Some(until) => write!(f, "{}; it may go on at {until}", self.why),
+            None => write!(f, "{}; it may go on when a run ends", self.why),
+        }
+    }
+}
+
 impl Quota {
     /// Whether `apply` has to be told more of a job than its definition.
     pub fn asks_for_a_check(&self) -> bool {
         self.shortest_interval_s.is_some() || self.hosts.is_some()
     }
 
-    /// Everything that a job of its namespace must not be, in a sentence each. `held` is what the namespace would have
+    /// Everything that a job of its namespace must not be, in a sentence each. `jobs` is how many the namespace would have
     /// with it.
-    pub(crate) fn refuses(&self, spec: &JobSpec, held: &Held, checked: Option<&Checked>) -> Vec<String> {
+    pub(crate) fn refuses(&self, spec: &JobSpec, jobs: u64, checked: Option<&Checked>) -> Vec<String> {
         let limits = &spec.limits;
-        let over = |name: &str, found: u64, most: Option<u64>, unit: &str| {
+        let over = |limit: &str, found: u64, quota: &str, most: Option<u64>, unit: &str| {
             let most = most.filter(|most| found > *most)?;
-            Some(format!("`{name}` would be {found}{unit}, the namespace's quota is {most}{unit}"))
+            Some(format!(
+                "`limits.{limit}` is {found} {unit}, the namespace's `{quota}` for all of its runs is {most} {unit}"
+            ))
         };
+        let most = self.jobs.filter(|most| jobs > *most);
+        let jobs = most.map(|most| format!("`jobs` would be {jobs}, the namespace's quota is {most}"));
         let interval = checked.and_then(|checked| checked.interval_s).zip(self.shortest_interval_s);
         let interval = interval.filter(|(found, least)| found < least).map(|(found, least)| {
             format!("`schedule` has ticks {found} s apart, the namespace's `shortest_interval` is {least} s")
@@ -147,14 +169,13 @@ impl Quota {
         });
         // A run that could never begin is told when the job is stored, and not at each of its ticks.
         let alone = [
-            over("limits.memory", limits.memory_bytes, self.memory_bytes, " bytes"),
-            over("limits.cpu", limits.cpu_ms, self.cpu_s_per_hour.map(|s| s.saturating_mul(1_000)), " ms"),
+            over("memory", limits.memory_bytes, "memory", self.memory_bytes, "bytes"),
+            over("cpu", limits.cpu_ms, "cpu_per_hour", self.cpu_s_per_hour.map(|s| s.saturating_mul(1_000)), "ms"),
         ];
         let largest = limits.amounts().into_iter().filter_map(|(name, found)| {
             let most = self.limits.get(name).filter(|most| found > **most)?;
             Some(format!("`limits.{name}` is {found}, the namespace's largest is {most}"))
         });
-        let jobs = over("jobs", held.jobs, self.jobs, "");
         jobs.into_iter().chain(alone.into_iter().flatten()).chain(interval).chain(largest).chain(strangers).collect()
     }
 
@@ -193,7 +214,7 @@ impl Quota {
         let unknown = unknown.map(|name| format!("there is no limit `{name}`; they are {}", known.join(", ")));
         let zero = [("runs", self.runs), ("launches_per_minute", self.launches_per_minute)];
         let zero = zero.into_iter().filter(|(_, most)| *most == Some(0)).map(|(name, _)| {
-            format!("`{name}` is 0, with which no job could ever run; take the namespace's tokens away instead")
+            format!("`{name}` is 0, with which no job could ever run; pause the namespace's jobs instead")
         });
         unknown.chain(zero).collect()
     }

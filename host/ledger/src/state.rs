@@ -22,7 +22,6 @@ use uuid::Uuid;
 use self::index::Index;
 pub use self::{
     contents::Contents,
-    namespaces::Taken,
     nodes::{FIRST_NODE, check_table},
 };
 use crate::{

@@ -236,6 +236,28 @@ impl Schedule {
         ticks.windows(2).map(|pair| (pair[1].at - pair[0].at).num_seconds()).min()
     }
 
+    /// The first time between two ticks that is shorter than `least_s`, in seconds, within a year from the first tick after
+    /// that instant: by then every month and weekday has come round. Looks at every tick of it, half a million where there
+    /// is one a minute.
+    pub fn gap_below(&self, after: DateTime<Utc>, least_s: i64) -> Option<i64> {
+        if least_s <= 1 {
+            return None; // Ticks are whole seconds.
+        }
+        let Next::Tick(first) = self.next(after) else { return None };
+        let until = first.at + TimeDelta::days(366);
+        let mut last = first.at;
+        while let Next::Tick(tick) = self.next(last)
+            && tick.at <= until
+        {
+            let gap = (tick.at - last).num_seconds();
+            if gap < least_s {
+                return Some(gap);
+            }
+            last = tick.at;
+        }
+        None
+    }
+
     /// An instant as a tick of this schedule, whether or not the schedule names it.
     pub fn tick(&self, at: DateTime<Utc>) -> Tick {
         self.tick_at(at.timestamp())

@@ -395,3 +395,21 @@ proptest::proptest! {
         }
     }
 }
+
+/// Two ticks that are too close are found however many sparse ones come before, and however late the schedule begins.
+#[test]
+fn a_gap_that_is_too_short_is_found_anywhere_in_the_year() {
+    let after: DateTime<Utc> = "2026-07-01T00:00:00Z".parse().unwrap();
+    let gap = |lines: &[&str], not_before: Option<&str>, least_s| {
+        let schedule = lines.iter().map(|line| (*line).to_owned()).collect();
+        let not_before = not_before.map(|at| at.parse().unwrap());
+        let definition = Definition { schedule, not_before, ..Definition::new("", "UTC") };
+        Schedule::new(&definition, Some("a/b"), after).unwrap().gap_below(after, least_s)
+    };
+    assert_eq!(gap(&["* * * * *"], None, 60), None);
+    assert_eq!(gap(&["* * * * *"], None, 61), Some(60));
+    assert_eq!(gap(&["0 0 * * *", "* 5 1 6 *"], None, 3_600), Some(60), "eleven months of single days come before");
+    assert_eq!(gap(&["* * * * *"], Some("2031-01-01T00:00:00Z"), 3_600), Some(60), "it begins in years");
+    assert_eq!(gap(&["0 0 1 1 *"], None, 3_600), None);
+    assert_eq!(gap(&["0 0 31 2 *"], None, 3_600), None, "it never comes");
+}

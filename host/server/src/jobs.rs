@@ -125,7 +125,10 @@ impl Host {
             Some(hosts) => AllowRule::not_covered(&spec.allow_http, hosts),
             None => Vec::new(),
         };
-        let interval_s = schedule.shortest_gap_s(at.time()).and_then(|s| u64::try_from(s).ok());
+        let least_s = row.quota.shortest_interval_s.and_then(|s| i64::try_from(s).ok());
+        // A year of ticks may take seconds to look at, and the ticks of others go on beside it.
+        let gap_s = tokio::task::block_in_place(|| least_s.and_then(|least_s| schedule.gap_below(at.time(), least_s)));
+        let interval_s = gap_s.and_then(|s| u64::try_from(s).ok());
         Ok(Some(Checked { quota: row.revision, interval_s, strangers }))
     }
 

@@ -76,13 +76,15 @@ pub(crate) async fn keep_session(host: Host) {
 
 /// What this node asks its leader.
 pub(crate) fn question(host: &Host, session: Option<Uuid>, sequence: u64, warm: Option<BTreeSet<Digest>>) -> Ask {
+    let tight = host.tight();
     Ask {
         node: host.replica.node(),
         session,
         store: host.executor.witness().store,
         sequence,
         wall: host.clock.wall(),
-        accepts: !host.draining.load(Ordering::Relaxed) && host.tight().is_none(),
+        accepts: !host.draining.load(Ordering::Relaxed) && tight.is_none(),
+        tight,
         full: host.check_space(0).err(),
         disk_free: host.disk_free().unwrap_or_default(),
         applied_index: host.replica.status().applied_index.unwrap_or_default(),

@@ -248,3 +248,34 @@ impl Settings {
         Ok(settings)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn more_than_there_is_may_be_declared_and_is_watched_then() {
+        let of = |memory_overcommit| Settings {
+            memory_max_mib: 100,
+            memory_overcommit,
+            ..Settings::in_dir(PathBuf::from("data"))
+        };
+        assert_eq!((of(1.0).memory_bytes_declared_max(), of(2.5).memory_bytes_declared_max()), (100 << 20, 250 << 20));
+        assert_eq!(of(1.0).tight(99 << 20), None, "what is declared is there");
+        assert_eq!(of(2.5).tight(85 << 20), None);
+        assert!(of(2.5).tight(86 << 20).is_some());
+    }
+
+    #[test]
+    fn a_factor_that_means_nothing_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("host.toml");
+        for factor in ["0.5", "1000.0", "nan"] {
+            std::fs::write(&path, format!("data = \"d\"\nmemory_overcommit = {factor}\n")).unwrap();
+            let refused = Settings::read(&path).unwrap_err();
+            assert!(refused.contains("expected a number from 1 to 100"), "{refused}");
+        }
+    }
+}

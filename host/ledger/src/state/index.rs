@@ -48,7 +48,7 @@ impl Index {
                 let (runs, bytes) = self.reserved.entry(attempt.node).or_default();
                 *runs += 1;
                 *bytes += attempt.memory_bytes;
-                self.hold(&id.job.namespace, |held| take(held, attempt));
+                self.hold(&id.job.namespace, |held| held.reserve(attempt.memory_bytes, attempt.cpu_ms));
             }
             None => {
                 let waiting = self.waiting.entry(id.job.namespace.clone()).or_default();
@@ -89,12 +89,6 @@ impl Index {
             self.held.remove(namespace);
         }
     }
-}
-
-fn take(held: &mut Held, attempt: &Attempt) {
-    held.runs += 1;
-    held.memory_bytes += attempt.memory_bytes;
-    held.cpu_ms += attempt.cpu_ms;
 }
 
 fn give_back(held: &mut Held, attempt: &Attempt) {

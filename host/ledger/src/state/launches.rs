@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use super::{
-    State, Taken,
+    State,
     apply::{Answer, Context},
     bounds,
     jobs::{check_awaited, check_revision, skipped_range},
@@ -13,6 +13,7 @@ use crate::{
     effect::EffectResult,
     ids::{Grant, JobName, LaunchId, RunId, Stamp, TickAt},
     launch::{self, Event, Outcome, SkipReason, Status},
+    quota::Held,
     rows::{Attempt, Ended, Job, Launch, NextTick, Origin, Usage},
     spec::Overlap,
 };
@@ -201,9 +202,9 @@ impl State {
             return not_now("no launch under its keys is kept, so what it did is not known; use new keys");
         }
         // Whoever asks is there to be told of a rate that is used up; what the schedule names waits.
-        let block = self.block(&id.job.namespace, &job.spec.limits, cx.at, &Taken::default());
+        let block = self.block(&id.job.namespace, &job.spec.limits, cx.at, &Held::default());
         if let Some(block) = block.filter(|block| block.until.is_some()) {
-            return not_now(&format!("the quota of namespace `{}` holds it: {}", id.job.namespace, block.why));
+            return not_now(&format!("the quota of namespace `{}` holds it: {block}", id.job.namespace));
         }
         let launch = Launch {
             status: Status::Due,
@@ -257,8 +258,8 @@ impl State {
         }
         let namespace = id.job.namespace.clone();
         let limits = job.spec.limits;
-        if let Some(block) = self.block(&namespace, &limits, cx.at, &Taken::default()) {
-            return not_now(format!("the quota of namespace `{namespace}` holds it: {}", block.why));
+        if let Some(block) = self.block(&namespace, &limits, cx.at, &Held::default()) {
+            return not_now(format!("the quota of namespace `{namespace}` holds it: {block}"));
         }
         let revision = job.revision;
         let store = executor.store;
@@ -395,7 +396,7 @@ impl State {
         }
         let limits = self.jobs.get(&id.job).map(|job| job.spec.limits);
         let is_blocked =
-            limits.is_some_and(|limits| self.block(&id.job.namespace, &limits, cx.at, &Taken::default()).is_some());
+            limits.is_some_and(|limits| self.block(&id.job.namespace, &limits, cx.at, &Held::default()).is_some());
         let reason = match (clock, is_blocked) {
             (true, _) => SkipReason::Clock,
             (false, true) => SkipReason::Quota,

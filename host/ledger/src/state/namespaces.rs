@@ -7,7 +7,7 @@ use super::{
     apply::{Answer, Context},
 };
 use crate::{
-    command::{Refusal, Reply},
+    command::{NAMESPACES, Refusal, Reply},
     effect::{Effect, EffectId},
     ids::{Digest, JobName, Stamp},
     launch::Outcome,
@@ -50,7 +50,7 @@ impl State {
 
     /// Why a run with these limits would have to wait for its namespace at that instant, if it would. `more` is what is
     /// about to be given out beside what the ledger knows.
-    pub fn block(&self, namespace: &str, limits: &Limits, at: Stamp, more: &Taken) -> Option<Block> {
+    pub fn block(&self, namespace: &str, limits: &Limits, at: Stamp, more: &Held) -> Option<Block> {
         let row = self.quota(namespace)?;
         let held = self.held(namespace);
         let held = Held {
@@ -62,26 +62,6 @@ impl State {
         let spent = self.spent(namespace).at(at);
         let spent = Spent { launches: spent.launches + more.runs, ..spent };
         row.quota.blocks(limits, &held, spent, at)
-    }
-}
-
-/// Runs of a namespace that are about to be given out.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Taken {
-    /// How many.
-    pub runs: u64,
-    /// Bytes of memory that they declare.
-    pub memory_bytes: u64,
-    /// Milliseconds of CPU time that they declare.
-    pub cpu_ms: u64,
-}
-
-impl Taken {
-    /// One more.
-    pub fn add(&mut self, limits: &Limits) {
-        self.runs += 1;
-        self.memory_bytes = self.memory_bytes.saturating_add(limits.memory_bytes);
-        self.cpu_ms = self.cpu_ms.saturating_add(limits.cpu_ms);
     }
 }
 
@@ -104,8 +84,8 @@ impl State {
             let was = self.namespaces.remove(&key);
             return Ok(if was.is_some() { Reply::Done } else { Reply::Unchanged });
         };
-        if let [first, ..] = quota.problems().as_slice() {
-            return Err(Refusal::Meaningless(first.clone()));
+        if let problems @ [_, ..] = quota.problems().as_slice() {
+            return Err(Refusal::Meaningless(problems.join("; ")));
         }
         if self.namespaces.get(&key).is_some_and(|row| row.quota == *quota) {
             return Ok(Reply::Unchanged);
@@ -134,7 +114,7 @@ impl State {
         {
             let with = self.held(namespace).component_bytes.saturating_add(size);
             if with > most {
-                let found = format!("`component_bytes` would be {with} bytes, the namespace's quota is {most} bytes");
+                let found = format!("`components` would be {with} bytes, the namespace's quota is {most} bytes");
                 return Err(Refusal::OverQuota { what: format!("component {digest}"), violations: vec![found] });
             }
         }
@@ -211,12 +191,12 @@ impl State {
                     expected: read.map_or("none".into(), |revision| format!("revision {revision}")),
                 });
             }
-            let held = self.held(&name.namespace);
-            let held = Held { jobs: held.jobs + u64::from(is_new), ..held };
-            violations.extend(row.quota.refuses(spec, &held, checked));
+            // A job that is there already may be changed, whatever became of the quota since.
+            let jobs = if is_new { self.held(&name.namespace).jobs + 1 } else { 0 };
+            violations.extend(row.quota.refuses(spec, jobs, checked));
         }
         // Older nodes would have taken it.
-        if self.level() >= 5 {
+        if self.level() >= NAMESPACES {
             let memory = |executor: &Executor| executor.memory_bytes_max;
             let most = self.nodes().filter_map(|(_, node)| node.executor.as_ref().map(memory)).max();
             let needs = spec.limits.memory_bytes;

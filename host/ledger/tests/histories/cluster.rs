@@ -4,6 +4,7 @@ use super::*;
 use tickhost_ledger::{
     FIRST_NODE, Grant,
     absence::absences,
+    command::FORMAT,
     launch::{Outcome, Verdict},
     rows::{Executor, Usage},
 };
@@ -266,6 +267,33 @@ fn a_node_of_an_older_release_is_below_newer_commands() {
     assert_eq!(host.state.below(restore.format()).map(|(node, _)| node).collect::<Vec<_>>(), [node]);
     let executor: &Executor = host.state.node(node).unwrap().executor.as_ref().unwrap();
     assert_eq!(executor.version, "0.0.9");
+}
+
+/// The level rises once the last older node is gone, and from then on none is let in again.
+#[test]
+fn the_level_waits_for_older_nodes_and_then_shuts_them_out() {
+    let mut host = Host::new(spec());
+    let open = |host: &mut Host, session: u128, format| {
+        host.sequence += 1;
+        host.apply(Command::OpenSession {
+            node: 1,
+            store: STORE,
+            sequence: host.sequence,
+            session: Uuid::from_u128(session),
+            runs_max: 4,
+            memory_bytes_max: 1 << 40,
+            tz: "2026a".into(),
+            version: "0.0.9".into(),
+            format,
+        })
+    };
+    let level = Command::Level { format: FORMAT };
+    assert_eq!(open(&mut host, 50, FORMAT - 1), Reply::Done);
+    assert!(matches!(host.apply(level.clone()), Reply::Refused(Refusal::Executor { node: 1, .. })));
+    assert_eq!(open(&mut host, 51, FORMAT), Reply::Done);
+    assert_eq!((host.apply(level.clone()), host.apply(level)), (Reply::Done, Reply::Unchanged));
+    let Reply::Refused(refusal) = open(&mut host, 52, FORMAT - 1) else { panic!("it is older") };
+    assert!(refusal.to_string().contains("version 0.0.9 knows"), "{refusal}");
 }
 
 /// Fields that came later are part of a row only where every node knows them: the bytes of all others stay what they were

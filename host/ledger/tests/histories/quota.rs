@@ -64,6 +64,42 @@ fn everything_that_a_job_must_not_be_is_told_in_one_report() {
     assert_eq!(put(&mut host, &job("b/second"), &super::spec(), None), Reply::Done, "another namespace has no quota");
 }
 
+/// A namespace that has more jobs than its quota by now can still mend them, and gets no more of them.
+#[test]
+fn a_job_that_is_there_may_be_changed_whatever_became_of_the_quota() {
+    let mut host = Host::empty(1_000_000_000);
+    for name in ["a/1", "a/2", "a/3"] {
+        put(&mut host, &job(name), &spec(), None);
+    }
+    set(&mut host, "a", Quota { jobs: Some(1), ..Quota::default() });
+    let changed = JobSpec { start_deadline_s: 7, ..spec() };
+    assert_eq!(put(&mut host, &job("a/2"), &changed, None), Reply::Done);
+    let fourth = put(&mut host, &job("a/4"), &spec(), None);
+    assert!(matches!(fourth, Reply::Refused(Refusal::OverQuota { .. })), "{fourth:?}");
+}
+
+/// What waits for its quota takes nothing of the rate at which all that was missed is made up.
+#[test]
+fn what_a_quota_holds_uses_up_no_others_turn() {
+    let mut host = Host::empty(1_000_000_000);
+    let hourly = JobSpec { timing: Definition::new("0 0 * * * *", "UTC"), start_deadline_s: 36_000, ..spec() };
+    for name in ["a/1", "a/2", "b/1"] {
+        put(&mut host, &job(name), &hourly, None);
+    }
+    set(&mut host, "a", Quota { runs: Some(1), ..Quota::default() });
+    host.conductor.catch_up_per_s = 1;
+    let mut begun = Vec::new();
+    // An hour and a half of silence: each has one tick to make up. The first of `a` runs on.
+    for second in 0..3 {
+        host.now = 1_000_000_000 + 5_400_000 + second * 1_000;
+        // Looked at more than once a second, as after every entry.
+        for _ in 0..3 {
+            begun.extend(host.plan().into_iter().map(|run| (second, run.launch.job.to_string())));
+        }
+    }
+    assert_eq!(begun, [(0, "a/1".to_owned()), (1, "b/1".to_owned())]);
+}
+
 /// What `apply` cannot see for itself is computed from a quota that was read, and the quota may have changed since.
 #[test]
 fn a_job_that_was_checked_against_another_quota_is_checked_again() {

@@ -9,7 +9,7 @@ use tickhost_ledger::{Command, Digest, Refusal, Reply, Stamp};
 use tokio::{net::TcpListener, task::JoinHandle};
 use uuid::Uuid;
 
-use super::*;
+use super::{tests::component, *};
 use crate::{
     identity::{Authority, Request},
     peers::CallError,
@@ -71,16 +71,6 @@ impl Member {
 
     async fn applied(&self, index: u64) {
         self.replica.raft.wait(Some(SOON)).applied_index_at_least(Some(index), "follow").await.unwrap();
-    }
-}
-
-fn component(n: u8) -> Command {
-    Command::PutComponent {
-        digest: Digest([n; 32]),
-        size: 1,
-        imports: vec!["x".repeat(100)],
-        namespace: None,
-        by: String::new(),
     }
 }
 

@@ -41,14 +41,14 @@ async fn open(dir: &Path) -> (Replica, mpsc::UnboundedReceiver<AppliedOutputs>) 
     (replica, outputs)
 }
 
-fn component(n: u8) -> Command {
-    Command::PutComponent {
-        digest: Digest([n; 32]),
-        size: 1,
-        imports: vec!["x".repeat(100)],
-        namespace: None,
-        by: String::new(),
-    }
+pub(super) fn component(n: u8) -> Command {
+    component_of(n, 100)
+}
+
+/// One that takes about that many bytes of the log.
+fn component_of(n: u8, bytes: usize) -> Command {
+    let (digest, imports) = (Digest([n; 32]), vec!["x".repeat(bytes)]);
+    Command::PutComponent { digest, size: 1, imports, namespace: None, by: String::new() }
 }
 
 async fn found(replica: &Replica) {
@@ -216,24 +216,12 @@ async fn what_is_sent_at_once_is_bounded_in_bytes() {
     let dir = TempDir::new().unwrap();
     let (replica, _outputs) = open(dir.path()).await;
     found(&replica).await;
-    let large = |n: u8| Command::PutComponent {
-        digest: Digest([n; 32]),
-        size: 1,
-        imports: vec!["x".repeat(900_000)],
-        namespace: None,
-        by: String::new(),
-    };
+    let large = |n: u8| component_of(n, 900_000);
     let first = replica.status().last_index.unwrap() + 1;
     for n in 0..8 {
         replica.proposer().propose_one(None, Stamp(3), large(n)).await.unwrap();
     }
-    let larger = Command::PutComponent {
-        digest: Digest([9; 32]),
-        size: 1,
-        imports: vec!["x".repeat(5_000_000)],
-        namespace: None,
-        by: String::new(),
-    };
+    let larger = component_of(9, 5_000_000);
     replica.proposer().propose_one(None, Stamp(3), larger).await.unwrap();
     let mut log = LogStore::open(replica.db().clone()).unwrap();
     let mut sent = async |from| {

@@ -85,6 +85,8 @@ mod tests {
         let of =
             |limit: &str| all.iter().find(|headroom| headroom.limit == limit).map(|h| (h.used, h.headroom_percent));
         assert_eq!(of("cpu"), Some((2, 99)));
+        let names: Vec<&str> = all.iter().map(|headroom| headroom.limit.as_str()).collect();
+        assert_eq!(names, Limits::default().amounts().map(|(name, _)| name), "of every limit there is");
         assert_eq!(of("http_calls"), Some((101, 0)), "the call that was refused is counted");
     }
 }

@@ -86,7 +86,8 @@ fn view(host: &Host, node: u64, row: &Node, (runs, memory): (u32, u64)) -> NodeV
     let matched = if is_here { status.last_index } else { host.replica.matched().get(&node).copied() };
     let executor = row.executor.as_ref();
     let clock_ahead_ms = if is_here { Some(0) } else { reign.as_ref().and_then(|reign| reign.ahead_ms(node)) };
-    let mut alarms: Vec<String> = heard.iter().filter_map(|(_, said, _)| said.full.clone()).collect();
+    let mut alarms: Vec<String> =
+        heard.iter().flat_map(|(_, said, _)| [said.full.clone(), said.tight.clone()]).flatten().collect();
     if let Some(ahead) = clock_ahead_ms.filter(|ahead| ahead.abs() > tickhost_ledger::clock::AHEAD_MS_MAX) {
         alarms.push(format!("its clock is {ahead} ms from the leader's"));
     }

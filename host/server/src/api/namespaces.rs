@@ -11,16 +11,13 @@ use axum::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tickhost_ledger::{
-    Command, Refusal, Reply,
+    Command, Reply,
     ids::check_name,
     quota::{EVERY_NAMESPACE, Held, Quota},
 };
 
-use super::{
-    Problem,
-    routes::{Answer, body, by},
-};
-use crate::{host::Host, jobs::check_rules};
+use super::routes::{Answer, body, by};
+use crate::{cluster, host::Host, jobs::check_rules};
 
 /// A namespace: what it may have, and what it has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,17 +39,17 @@ pub struct NamespaceView {
 pub(super) async fn list(State(host): State<Host>) -> Json<Vec<NamespaceView>> {
     let now = host.clock.now();
     Json(host.replica.read(|state| {
-        let with_quota = state.quotas().map(|(name, _)| name);
-        let names: BTreeSet<&String> = with_quota.chain(state.all_held().map(|(name, _)| name)).collect();
+        let own: BTreeSet<&String> = state.quotas().map(|(name, _)| name).collect();
+        let names: BTreeSet<&String> = own.iter().copied().chain(state.all_held().map(|(name, _)| name)).collect();
         let view = |name: &String| {
-            let spent = state.spent(name);
+            let spent = state.spent(name).at(now);
             NamespaceView {
                 namespace: name.clone(),
                 quota: state.quota(name).map(|row| row.quota.clone()),
-                own: state.quotas().any(|(own, _)| own == name),
+                own: own.contains(name),
                 held: state.held(name),
-                launches_this_minute: if spent.minute == now.0.div_euclid(60_000) { spent.launches } else { 0 },
-                cpu_ms_this_hour: if spent.hour == now.0.div_euclid(3_600_000) { spent.cpu_us / 1_000 } else { 0 },
+                launches_this_minute: spent.launches,
+                cpu_ms_this_hour: spent.cpu_us / 1_000,
             }
         };
         names.into_iter().map(view).collect()
@@ -66,9 +63,6 @@ pub(super) async fn put(
     bytes: Bytes,
 ) -> Answer<Value> {
     let quota: Quota = body(&bytes)?;
-    if let problems @ [_, ..] = quota.problems().as_slice() {
-        return Err(Problem::invalid(problems.join("; ")));
-    }
     check_rules("hosts", quota.hosts.iter().flatten())?;
     set(&host, namespace, Some(Box::new(quota)), by(&headers)).await
 }
@@ -87,19 +81,9 @@ async fn set(host: &Host, namespace: String, quota: Option<Box<Quota>>, by: Stri
     }
     let done = if quota.is_some() { "stored" } else { "removed" };
     let command = Command::SetQuota { namespace: namespace.clone(), quota, by };
-    let outcome = match host.propose_one(command).await? {
+    let outcome = match cluster::propose(host, command).await? {
         Reply::Unchanged => "unchanged",
         _ => done,
     };
     Ok(Json(json!({ "namespace": namespace, "outcome": outcome })))
-}
-
-impl Host {
-    /// Proposes one change as the leader of this moment.
-    pub(super) async fn propose_one(&self, command: Command) -> Result<Reply, Problem> {
-        match self.propose(self.clock.now(), vec![command]).await?.pop() {
-            Some(Reply::Refused(refusal)) => Err(Refusal::into(refusal)),
-            reply => Ok(reply.unwrap_or(Reply::Unchanged)),
-        }
-    }
 }

@@ -12,7 +12,9 @@ use axum::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tickhost_ledger::{Command, Digest, JobName, JobSpec, LaunchId, RunId, TickAt, ids::check_name, rows::Component};
+use tickhost_ledger::{
+    Command, Digest, JobName, JobSpec, LaunchId, RunId, TickAt, command::NAMESPACES, ids::check_name, rows::Component,
+};
 use tickhost_sandbox::{ComponentReport, OutputText};
 use tokio::net::TcpListener;
 use uuid::Uuid;
@@ -21,7 +23,7 @@ use super::{
     JobView, LaunchView, Problem, StatusView, forward::to_the_leader, members, namespaces,
     problem::every_error_is_a_problem,
 };
-use crate::{components, host::Host, jobs::verdict};
+use crate::{cluster, components, host::Host, jobs::verdict};
 
 /// Bytes of a component. JavaScript and Python components are 12 to 20 MB.
 pub(super) const COMPONENT_BYTES_MAX: usize = 128 << 20;
@@ -137,7 +139,7 @@ async fn put_component(
     host.check_space(bytes.len() as u64).map_err(Problem::full)?;
     let digest = Digest::of(&bytes);
     // Nodes that are older know no owners: until the last of them is gone, a component is everybody's.
-    let namespace = namespace.filter(|_| host.replica.read(|state| state.level()) >= 5);
+    let namespace = namespace.filter(|_| host.replica.read(|state| state.level()) >= NAMESPACES);
     // Compiled ahead: a tick must not wait for it.
     let report = host.sandbox.admit(bytes.clone()).await?;
     let (size, imports) = (report.size, report.imports.clone());
@@ -146,7 +148,7 @@ async fn put_component(
     let (ready, spread) = tokio::join!(host.sandbox.prepare(digest), components::spread(&host, digest, &bytes));
     ready?;
     spread.map_err(Problem::unreachable)?;
-    host.propose_one(command).await?;
+    cluster::propose(&host, command).await?;
     host.ask_now.notify_one();
     Ok(Json(report))
 }
@@ -158,7 +160,7 @@ async fn drop_component(
     headers: HeaderMap,
 ) -> Answer<Value> {
     let digest: Digest = digest.parse()?;
-    host.propose_one(Command::DropComponent { digest, namespace, by: by(&headers) }).await?;
+    cluster::propose(&host, Command::DropComponent { digest, namespace, by: by(&headers) }).await?;
     Ok(Json(json!({ "digest": digest, "outcome": "removed" })))
 }
 

@@ -1,9 +1,9 @@
 //! `tickhost jobs`, `pause`, `resume`, `delete`.
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::{CliError, Format, job_path, print_json, table};
+use super::{CliError, Format, job_path, print_json, print_outcome, table};
 use crate::{api::JobView, client::Client};
 
 #[derive(Debug, Args)]
@@ -44,30 +44,21 @@ pub(super) async fn list(client: &Client, format: Format) -> Result<(), CliError
     Ok(())
 }
 
-fn print(answer: &Value, format: Format) -> Result<(), CliError> {
-    if format == Format::Json {
-        return print_json(answer);
-    }
-    let text = |name: &str| answer[name].as_str().unwrap_or_default().to_owned();
-    say!("{} {}", text("job"), text("outcome"));
-    Ok(())
-}
-
 impl Pause {
     pub(super) async fn run(self, client: &Client, format: Format) -> Result<(), CliError> {
         let body = json!({ "note": self.note });
-        print(&client.post(&format!("{}/pause", job_path(&self.job)?), &body).await?, format)
+        print_outcome("job", &client.post(&format!("{}/pause", job_path(&self.job)?), &body).await?, format)
     }
 }
 
 impl Resume {
     pub(super) async fn run(self, client: &Client, format: Format) -> Result<(), CliError> {
-        print(&client.post(&format!("{}/resume", job_path(&self.job)?), &json!({})).await?, format)
+        print_outcome("job", &client.post(&format!("{}/resume", job_path(&self.job)?), &json!({})).await?, format)
     }
 }
 
 impl Delete {
     pub(super) async fn run(self, client: &Client, format: Format) -> Result<(), CliError> {
-        print(&client.delete(&job_path(&self.job)?).await?, format)
+        print_outcome("job", &client.delete(&job_path(&self.job)?).await?, format)
     }
 }

@@ -206,6 +206,16 @@ fn print_json<T: Serialize>(value: &T) -> Result<(), CliError> {
     Ok(())
 }
 
+/// Prints what became of a change: what it was about, and the outcome.
+fn print_outcome(what: &str, answer: &serde_json::Value, format: Format) -> Result<(), CliError> {
+    if format == Format::Json {
+        return print_json(answer);
+    }
+    let text = |name: &str| answer[name].as_str().unwrap_or_default();
+    say!("{} {}", text(what), text("outcome"));
+    Ok(())
+}
+
 /// The path of a job in the API.
 fn job_path(job: &str) -> Result<String, CliError> {
     let name: tickhost_ledger::JobName =

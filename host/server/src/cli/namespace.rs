@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use super::{CliError, Format, print_json, table};
+use super::{CliError, Format, print_json, print_outcome, table};
 use crate::{api::NamespaceView, client::Client, manifest};
 
 #[derive(Debug, Subcommand)]
@@ -40,24 +40,15 @@ impl Namespace {
                 let quotas = manifest::parse_quotas(&file, &text).map_err(|e| CliError::refused(e.report()))?;
                 for (namespace, quota) in quotas {
                     let answer: Value = client.put(&format!("/v1/namespaces/{namespace}"), &quota).await?;
-                    told(&answer, format)?;
+                    print_outcome("namespace", &answer, format)?;
                 }
                 Ok(())
             }
             Self::Remove(One { namespace }) => {
-                told(&client.delete(&format!("/v1/namespaces/{namespace}")).await?, format)
+                print_outcome("namespace", &client.delete(&format!("/v1/namespaces/{namespace}")).await?, format)
             }
         }
     }
-}
-
-fn told(answer: &Value, format: Format) -> Result<(), CliError> {
-    if format == Format::Json {
-        return print_json(answer);
-    }
-    let text = |name: &str| answer[name].as_str().unwrap_or_default().to_owned();
-    say!("{} {}", text("namespace"), text("outcome"));
-    Ok(())
 }
 
 async fn list(client: &Client, format: Format) -> Result<(), CliError> {

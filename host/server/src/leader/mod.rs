@@ -71,6 +71,8 @@ struct Seat {
 pub(crate) struct Said {
     /// Why it takes nothing more to its disk, if it does not.
     pub(crate) full: Option<String>,
+    /// Why its memory takes no new runs, if it does not.
+    pub(crate) tight: Option<String>,
     /// Bytes that are free there.
     pub(crate) disk_free: u64,
     /// How far its state is.

@@ -31,6 +31,9 @@ pub(crate) struct Ask {
     pub(crate) accepts: bool,
     /// Why it takes nothing more to its disk, if it does not.
     pub(crate) full: Option<String>,
+    /// Why its memory takes no new runs, for people, if it does not; `accepts` says the same.
+    #[serde(default)]
+    pub(crate) tight: Option<String>,
     /// Bytes that are free there.
     pub(crate) disk_free: u64,
     /// How far its state is.
@@ -245,7 +248,12 @@ fn take_lapsed(reign: &Reign, node: u64, now_ms: i64) -> Option<i64> {
 }
 
 fn said(ask: &Ask) -> Said {
-    Said { full: ask.full.clone(), disk_free: ask.disk_free, applied_index: ask.applied_index }
+    Said {
+        full: ask.full.clone(),
+        tight: ask.tight.clone(),
+        disk_free: ask.disk_free,
+        applied_index: ask.applied_index,
+    }
 }
 
 #[cfg(test)]
