@@ -123,7 +123,7 @@ async fn store(host: &HostProcess, spec: &serde_json::Value, due: chrono::DateTi
     let mut spec = spec.clone();
     spec["timing"]["schedule"][0] = due.format("%S %M %H %d %m * %Y").to_string().into();
     spec["overlap"] = "allow".into();
-    let http = reqwest::Client::builder().no_proxy().build().expect("an HTTP client");
+    let http = host.client();
     let mut waiting = tokio::task::JoinSet::new();
     for n in 0..jobs {
         if waiting.len() >= 256 {

@@ -34,9 +34,9 @@ pub(crate) async fn run() {
         let until = Instant::now() + FOR;
         let writers = (0..connections).map(|n| {
             let (url, mut spec, stored) = (url.clone(), spec.clone(), stored.clone());
+            // A client of its own has a connection of its own.
+            let http = cluster.node(leader).up().client();
             tokio::spawn(async move {
-                // A client of its own has a connection of its own.
-                let http = reqwest::Client::builder().no_proxy().build().expect("an HTTP client");
                 let mut took_us = Vec::new();
                 while Instant::now() < until {
                     // Another definition each time: the same one would be no write.

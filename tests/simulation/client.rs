@@ -20,7 +20,7 @@ pub(crate) fn request(world: &World, node: &Node, method: Method, path: &str, bo
     let what = format!("{method} {path} of node {}", node.id);
     world.line(&format!("a client asks {what}"));
     let (tell, told) = oneshot::channel();
-    let request = Request::builder().method(method).uri(path).header("tickhost-by", "client").body(body.into());
+    let request = Request::builder().method(method).uri(path).body(body.into());
     let (world, request) = (world.clone(), request.expect("a request"));
     node.spawn(async move {
         let response = network::ask(tickhost::api::router(host), request).await;

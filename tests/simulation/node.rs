@@ -200,6 +200,7 @@ impl Node {
         let port = SimListen { world: self.world.clone(), node: self.id, boot };
         let parts = Parts {
             settings: Settings::in_dir(self.dir.clone()),
+            operator: None,
             setup,
             port: Some((Box::new(port), address(self.id))),
             sandbox: Arc::new(SimRunner { seed: self.seed, store }),

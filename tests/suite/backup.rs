@@ -223,7 +223,7 @@ async fn a_store_of_objects_keeps_backups_and_damage_is_found() {
     let newest = names.last().unwrap();
     // The machine that would give a role is the store itself, which gives nobody one.
     let no_role = ["env".to_owned(), format!("AWS_METADATA_ENDPOINT=http://{address}")];
-    let without = cli_under(&no_role, &binary(), "", &["backup", "list", "--config", one.to_str().unwrap()]);
+    let without = cli_under(&no_role, &binary(), "", None, &["backup", "list", "--config", one.to_str().unwrap()]);
     let without = refused(&without);
     assert!(without.contains("AWS_ACCESS_KEY_ID"), "{without}");
     let missing = refused(&with(&["backup", "verify", "19990101T000000Z-1"], &one));

@@ -1,5 +1,6 @@
 //! Real clusters on loopback: founded and joined by the command line, killed and frozen, judged by the recorder.
 
+use reqwest::Method;
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
@@ -10,7 +11,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::{
     cluster::{Cluster, Node, SOON},
-    host::{cli, is_open, until, write_manifest},
+    host::{binary, cli, cli_under, is_open, token, until, write_manifest},
     recorder::{Behaviour, Recorder},
 };
 use tempfile::TempDir;
@@ -139,14 +140,13 @@ async fn any_node_answers_and_says_how() {
     fixture.apply(&every_second("skip")).await;
     let other = cluster.nodes.iter().find(|node| node.number != leader).unwrap();
     let served = |response: &reqwest::Response| response.headers()["tickhost-served"].to_str().unwrap().to_owned();
-    let http = other.up().http();
-    let read = http.get(format!("{}/v1/jobs/t/job", other.url())).send().await.unwrap();
+    let read = other.up().request(Method::GET, "/v1/jobs/t/job").send().await.unwrap();
     assert_eq!(served(&read), format!("node {}, lease read", other.number));
     let job: Value = read.json().await.unwrap();
-    let same = http.put(format!("{}/v1/jobs/t/job", other.url())).json(&job["spec"]).send().await.unwrap();
+    let same = other.up().request(Method::PUT, "/v1/jobs/t/job").json(&job["spec"]).send().await.unwrap();
     assert_eq!(served(&same), format!("node {leader}, leader"));
     assert_eq!(same.json::<Value>().await.unwrap()["outcome"], "unchanged");
-    let here = http.get(format!("{}/v1/status", other.url())).send().await.unwrap();
+    let here = other.up().request(Method::GET, "/v1/status").send().await.unwrap();
     assert_eq!(served(&here), format!("node {}", other.number));
 
     // What a run wrote is found from every node, wherever it ran; and runs go to others than the leader.
@@ -162,7 +162,7 @@ async fn any_node_answers_and_says_how() {
         assert!(logs.status.success(), "{}", String::from_utf8_lossy(&logs.stderr));
     }
     let leads = cluster.nodes.iter().find(|node| node.number == leader).unwrap();
-    let response = http.get(format!("{}/metrics", leads.url())).send().await.unwrap();
+    let response = leads.up().request(Method::GET, "/metrics").send().await.unwrap();
     assert!(response.headers()["content-type"].to_str().unwrap().starts_with("application/openmetrics-text"));
     let metrics = response.text().await.unwrap();
     let number = |line: &str| -> f64 {
@@ -358,7 +358,7 @@ async fn without_a_majority_nothing_is_accepted() {
     until("the node that is left sees nothing", SOON, is_blind).await;
     let (heard, since) = (beats(), Instant::now());
     let manifest = write_manifest(fixture.dir.path(), &every_second("skip").replace("{api}", &fixture.recorder.url()));
-    let refused = cli(&fixture.cluster.node(leader).url(), &["apply", manifest.to_str().unwrap()]);
+    let refused = fixture.cluster.node(leader).cli(&["apply", manifest.to_str().unwrap()]);
     assert_eq!(refused.status.code(), Some(3), "{}", String::from_utf8_lossy(&refused.stderr));
     until("the time of three heartbeats", SOON, async || (since.elapsed() > Duration::from_secs(3)).then_some(()))
         .await;
@@ -419,9 +419,10 @@ async fn a_node_that_was_removed_says_so_and_ends() {
     let mut fixture = Fixture::start(3, 1).await;
     let leader = fixture.cluster.leader().await;
     let voter = (1..=3).find(|node| *node != leader).unwrap();
-    let at_leader = fixture.cluster.node(leader).url();
+    let (at_leader, token) = (fixture.cluster.node(leader).url(), token(&fixture.cluster.node(leader).data));
     let remove = |number: u64| {
-        let removed = cli(&at_leader, &["cluster", "remove", &number.to_string()]);
+        let removed =
+            cli_under(&[], &binary(), &at_leader, token.as_deref(), &["cluster", "remove", &number.to_string()]);
         assert!(removed.status.success(), "{}", String::from_utf8_lossy(&removed.stderr));
     };
     remove(voter);
@@ -513,9 +514,9 @@ fn copy_all(from: &Path, to: &Path) {
 async fn an_operator_moves_things_while_they_run() {
     let fixture = Fixture::start(3, 1).await;
     fixture.apply(&every_second("skip")).await;
-    let api = fixture.cluster.any().url();
+    let any = fixture.cluster.any();
     let run = |arguments: &[&str]| {
-        let output = cli(&api, &[arguments, &["--format", "json"]].concat());
+        let output = any.cli(&[arguments, &["--format", "json"]].concat());
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice::<Value>(&output.stdout).unwrap()
     };
@@ -593,7 +594,7 @@ async fn a_node_that_lets_runs_declare_more_than_it_has_watches_what_they_use() 
     let first = trigger("t/job");
     // As soon as the node says that it is tight, it is the guard that a launch waits for.
     until("the first run holds its memory", SOON, async || {
-        let text = f.cluster.any().up().http().get(format!("{}/metrics", f.cluster.any().url())).send().await.ok()?;
+        let text = f.cluster.any().up().request(Method::GET, "/metrics").send().await.ok()?;
         let text = text.text().await.ok()?;
         let used = text.lines().find_map(|line| line.strip_prefix("tickhost_guest_memory_bytes "))?;
         (used.parse::<f64>().ok()? > 58e6).then_some(())

@@ -1,5 +1,6 @@
 //! Disks of a cluster's nodes that are full or broken.
 
+use reqwest::Method;
 use std::{
     path::{Path, PathBuf},
     time::Duration,
@@ -170,7 +171,7 @@ async fn a_component_that_is_damaged_or_gone_is_had_from_another_node() {
     let mut spec = at.get("/v1/jobs/t/job").await.unwrap()["spec"].clone();
     // Longer than a run looks for its component.
     spec["start_deadline_s"] = json!(15);
-    let stored = at.http().put(format!("{}/v1/jobs/t/job", at.url())).json(&spec).send().await.unwrap();
+    let stored = at.request(Method::PUT, "/v1/jobs/t/job").json(&spec).send().await.unwrap();
     assert!(stored.status().is_success(), "{stored:?}");
     // This one can run it all the same; the others could not have it from here.
     std::fs::remove_file(component(&cluster.nodes[2]).unwrap()).unwrap();
@@ -217,7 +218,7 @@ async fn a_component_that_is_damaged_or_gone_is_had_from_another_node() {
     .await;
     let stored = std::fs::read(crate::fixture::test_guest()).unwrap();
     let any = cluster.any().up();
-    let answer = any.http().post(format!("{}/v1/components", any.url())).body(stored).send().await.unwrap();
+    let answer = any.request(Method::POST, "/v1/components").body(stored).send().await.unwrap();
     assert!(answer.status().is_success(), "{answer:?}");
     until_succeeded(&cluster, 3).await;
     assert!(cluster.any().up().cli(&["pause", "t/job", "--note", "done"]).status.success());

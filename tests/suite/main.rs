@@ -12,6 +12,7 @@ mod disk;
 mod effects;
 mod examples;
 mod fixture;
+mod identity;
 mod kill;
 mod life;
 mod limits;

@@ -1,5 +1,6 @@
 //! Quotas of namespaces, as an operator sets them and a team meets them.
 
+use reqwest::Method;
 use std::process::Output;
 
 use serde_json::{Value, json};
@@ -95,11 +96,11 @@ async fn where_a_namespace_may_send_holds_for_jobs_that_are_there() {
     let story = f.trigger("t/job").await;
     assert_eq!(story["verdict"], "succeeded", "{story}");
     let component = f.host.get("/v1/jobs/t/job").await.unwrap()["spec"]["component"].as_str().unwrap().to_owned();
-    let path = format!("{}/v1/components/{component}?namespace=t", f.host.url());
-    let refused = f.host.http().delete(&path).send().await.unwrap();
+    let path = format!("/v1/components/{component}?namespace=t");
+    let refused = f.host.request(Method::DELETE, &path).send().await.unwrap();
     assert_eq!(refused.status().as_u16(), 409, "{}", refused.text().await.unwrap());
     assert!(f.host.cli(&["delete", "t/job"]).status.success());
-    let dropped = f.host.http().delete(&path).send().await.unwrap();
+    let dropped = f.host.request(Method::DELETE, &path).send().await.unwrap();
     assert_eq!(dropped.status().as_u16(), 200, "{}", dropped.text().await.unwrap());
 }
 

@@ -13,7 +13,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    host::{HostOptions, HostProcess, binary, cli_under, free_address, until},
+    host::{HostOptions, HostProcess, binary, cli_under, free_address, token, until},
     network::Network,
 };
 
@@ -140,7 +140,7 @@ impl Node {
     /// Runs a verb of the command line where it is.
     pub fn cli(&self, arguments: &[&str]) -> Output {
         let program = self.program.clone().unwrap_or_else(binary);
-        cli_under(&self.under, &program, &self.url(), arguments)
+        cli_under(&self.under, &program, &self.url(), token(&self.data).as_deref(), arguments)
     }
 
     /// Starts it and waits until it answers.

@@ -60,6 +60,7 @@ pub struct HostProcess {
     child: Child,
     address: SocketAddr,
     http: reqwest::Client,
+    data: PathBuf,
 }
 
 /// How a host is started.
@@ -114,7 +115,7 @@ impl HostProcess {
         // A second installation is no fault: the first one is the same provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let http = reqwest::Client::builder().no_proxy().build().expect("an HTTP client");
-        Self { child, address, http }
+        Self { child, address, http, data: options.data.clone() }
     }
 
     /// Starts one and waits until it answers.
@@ -147,9 +148,26 @@ impl HostProcess {
         format!("http://{}", self.address)
     }
 
-    /// The client that its API is asked with.
-    pub fn http(&self) -> &reqwest::Client {
-        &self.http
+    /// A request to its API, by its operator.
+    pub fn request(&self, method: reqwest::Method, path: &str) -> reqwest::RequestBuilder {
+        let request = self.http.request(method, format!("{}{path}", self.url()));
+        match token(&self.data) {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        }
+    }
+
+    /// A client of its operator's, with a connection of its own.
+    ///
+    /// # Panics
+    /// Where there is none.
+    pub fn client(&self) -> reqwest::Client {
+        let headers = token(&self.data).map(|token| {
+            let bearer = format!("Bearer {token}").parse().expect("a header");
+            reqwest::header::HeaderMap::from_iter([(reqwest::header::AUTHORIZATION, bearer)])
+        });
+        let builder = reqwest::Client::builder().no_proxy().default_headers(headers.unwrap_or_default());
+        builder.build().expect("an HTTP client")
     }
 
     /// Its process.
@@ -159,7 +177,7 @@ impl HostProcess {
 
     /// Asks the API; `None` where nobody answers or the answer is an error.
     pub async fn get(&self, path: &str) -> Option<Value> {
-        let response = self.http.get(format!("{}{path}", self.url())).send().await.ok()?;
+        let response = self.request(reqwest::Method::GET, path).send().await.ok()?;
         response.error_for_status().ok()?.json().await.ok()
     }
 
@@ -176,7 +194,7 @@ impl HostProcess {
 
     /// A launch's whole story.
     pub async fn launch(&self, id: &str) -> Option<Value> {
-        let request = self.http.get(format!("{}/v1/launch", self.url())).query(&[("id", id)]);
+        let request = self.request(reqwest::Method::GET, "/v1/launch").query(&[("id", id)]);
         request.send().await.ok()?.error_for_status().ok()?.json().await.ok()
     }
 
@@ -185,7 +203,7 @@ impl HostProcess {
     /// # Panics
     /// Where it cannot be started.
     pub fn cli(&self, arguments: &[&str]) -> Output {
-        cli(&self.url(), arguments)
+        cli_under(&[], &binary(), &self.url(), token(&self.data).as_deref(), arguments)
     }
 
     /// Whether it has ended by itself, as a kill point makes it: by SIGKILL.
@@ -275,24 +293,33 @@ pub fn is_open(verdict: &str) -> bool {
     ["due", "intended", "running"].contains(&verdict) || verdict.starts_with("retry")
 }
 
-/// Runs a verb of the command line.
+/// What a host's operator shows to it; `None` where it asks nobody who they are.
+pub fn token(data: &Path) -> Option<String> {
+    let token = std::fs::read_to_string(data.join("operator.token")).ok()?;
+    Some(token.trim().to_owned())
+}
+
+/// Runs a verb of the command line, as somebody without a token.
 ///
 /// # Panics
 /// Where it cannot be started.
 pub fn cli(url: &str, arguments: &[&str]) -> Output {
-    cli_under(&[], &binary(), url, arguments)
+    cli_under(&[], &binary(), url, None, arguments)
 }
 
-/// Runs a verb of a build's command line under another program.
+/// Runs a verb of a build's command line under another program, as whoever has that token.
 ///
 /// # Panics
 /// Where it cannot be started.
-pub fn cli_under(under: &[String], program: &Path, url: &str, arguments: &[&str]) -> Output {
+pub fn cli_under(under: &[String], program: &Path, url: &str, token: Option<&str>, arguments: &[&str]) -> Output {
     let mut words = under.iter().map(OsString::from).chain([program.into()]);
     Command::new(words.next().expect("at least the program itself"))
         .args(words)
         .args(arguments)
         .env("TICKHOST_URL", url)
+        .env("TICKHOST_TOKEN", token.unwrap_or_default())
+        // Whatever whoever runs this has logged in to.
+        .env("XDG_CONFIG_HOME", "/nonexistent")
         .env("NO_COLOR", "1")
         .stdin(Stdio::null())
         .output()

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{
+    access::{Access, Audited},
     effect::{ByteBuf, EffectAnswer, EffectResult},
     ids::{Digest, Grant, JobName, LaunchId, RunId, Stamp, TickAt},
     launch::{Outcome, SkipReason},
@@ -14,10 +15,13 @@ use crate::{
 
 /// The newest commands that this version knows. A command that is added raises it, and is proposed only once every
 /// node of the cluster knows it: an older one would have to stop at it.
-pub const FORMAT: u32 = 5;
+pub const FORMAT: u32 = 6;
 
 /// The level that knows of quotas and of components that belong to namespaces.
 pub const NAMESPACES: u32 = 5;
+
+/// The level that knows of tokens and of the audit log.
+pub const IDENTITY: u32 = 6;
 
 /// One entry of the log: commands with the leader's stamp, applied in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -185,6 +189,25 @@ pub enum Command {
         quota: Option<Box<Quota>>,
         /// Who.
         by: String,
+    },
+    /// Gives out a right to use the API.
+    PutAccess {
+        /// The name of its token.
+        name: String,
+        /// The right.
+        access: Box<Access>,
+    },
+    /// Takes one back.
+    DropAccess {
+        /// The name of its token.
+        name: String,
+        /// Who.
+        by: String,
+    },
+    /// What was asked for and no other command tells of.
+    Audit {
+        /// In order.
+        records: Vec<Audited>,
     },
     /// Creates or changes a job.
     PutJob {
@@ -392,6 +415,9 @@ impl Command {
             | Self::DropComponent { .. }
             | Self::Level { .. }
             | Self::SetQuota { .. }
+            | Self::PutAccess { .. }
+            | Self::DropAccess { .. }
+            | Self::Audit { .. }
             | Self::Start { .. }
             | Self::End { .. }
             | Self::IntendEffect { .. }
@@ -403,6 +429,51 @@ impl Command {
     pub fn name(&self) -> String {
         let all = format!("{self:?}");
         all.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned()
+    }
+
+    /// Who asked for it, and what it is about, where somebody did.
+    pub fn asked(&self) -> Option<(&str, String)> {
+        match self {
+            Self::PutJob { job, by, .. }
+            | Self::DeleteJob { job, by, .. }
+            | Self::Pause { job, by, .. }
+            | Self::Resume { job, by, .. } => Some((by, job.to_string())),
+            Self::Trigger { launch, by, .. } => Some((by, launch.to_string())),
+            Self::PutComponent { digest, namespace, by, .. } | Self::DropComponent { digest, namespace, by } => {
+                let owner = namespace.as_ref().map(|namespace| format!(" of namespace {namespace}"));
+                Some((by, format!("{digest}{}", owner.unwrap_or_default())))
+            }
+            Self::SetQuota { namespace, by, .. } => Some((by, format!("namespace {namespace}"))),
+            Self::PutAccess { name, access } => Some((&access.by, format!("token {name}"))),
+            Self::DropAccess { name, by } => Some((by, format!("token {name}"))),
+            Self::PutToken { by, .. } => Some((by, "a token to join with".into())),
+            Self::Drain { node, by, .. } | Self::Remove { node, by } | Self::Destroyed { node, by } => {
+                Some((by, format!("node {node}")))
+            }
+            Self::Release { by, .. } => Some((by, "the hold after a restore".into())),
+            // Nobody did: nodes, their clocks, runs.
+            Self::Found { .. }
+            | Self::Admit { .. }
+            | Self::Move { .. }
+            | Self::Restore { .. }
+            | Self::OpenSession { .. }
+            | Self::Lapse { .. }
+            | Self::Level { .. }
+            | Self::Audit { .. }
+            | Self::Decide(_)
+            | Self::Retime { .. }
+            | Self::Rewind { .. }
+            | Self::Hasten { .. }
+            | Self::Rewound
+            | Self::Named { .. }
+            | Self::Intend { .. }
+            | Self::Start { .. }
+            | Self::End { .. }
+            | Self::Expire { .. }
+            | Self::Enter { .. }
+            | Self::IntendEffect { .. }
+            | Self::WriteKv { .. } => None,
+        }
     }
 
     /// Bytes of what guests have written or received in it: what makes a command large.
@@ -440,6 +511,7 @@ impl Command {
             | Self::SetQuota { .. }
             | Self::PutComponent { namespace: Some(_), .. }
             | Self::PutJob { checked: Some(_), .. } => NAMESPACES,
+            Self::PutAccess { .. } | Self::DropAccess { .. } | Self::Audit { .. } => IDENTITY,
             // An older node would pass over what it does not know, and its state would be another one.
             Self::PutJob { spec, .. } if spec.has_later() => 4,
             Self::End { usage, .. } if usage.has_later() => Usage::FORMAT,
@@ -603,6 +675,12 @@ pub enum Refusal {
         /// All that is in the way, in a sentence each.
         violations: Vec<String>,
     },
+    /// No such token.
+    #[error("there is no token `{0}`; `tickhost token list` shows them")]
+    NoAccess(String),
+    /// A token of that name that is still good.
+    #[error("there is a token `{0}` already; choose another name, or revoke it first")]
+    AccessExists(String),
     /// What was asked for means nothing.
     #[error("{0}")]
     Meaningless(String),

@@ -8,6 +8,7 @@
 //! [`conductor`], which turns the state and an instant into the next commands.
 
 pub mod absence;
+pub mod access;
 pub mod clock;
 pub mod codec;
 pub mod command;

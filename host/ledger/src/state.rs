@@ -1,5 +1,6 @@
 //! The state: its tables, reading them, loading them. How they change is in `apply`.
 
+mod access;
 mod apply;
 mod contents;
 mod effects;
@@ -25,6 +26,7 @@ pub use self::{
     nodes::{FIRST_NODE, check_table},
 };
 use crate::{
+    access::{Access, Audited},
     codec::CodecError,
     command::{Output, Reply},
     effect::{Effect, EffectId},
@@ -61,6 +63,9 @@ pub struct State {
     kv: Table<(String, String), KvValue>,
     namespaces: Table<String, Namespace>,
     spent: Table<String, Spent>,
+    access: Table<String, Access>,
+    done: Table<access::AuditKey, Audited>,
+    refused: Table<access::AuditKey, Audited>,
     hash: u128,
     index: Index,
 }
@@ -103,6 +108,9 @@ impl Default for State {
             tokens: Table::new(11),
             namespaces: Table::new(12),
             spent: Table::new(13),
+            access: Table::new(14),
+            done: Table::new(15),
+            refused: Table::new(16),
             hash: 0,
             index: Index::default(),
         }
@@ -389,6 +397,9 @@ impl State {
             11 => self.tokens.load(key, value),
             12 => self.namespaces.load(key, value),
             13 => self.spent.load(key, value),
+            14 => self.access.load(key, value),
+            15 => self.done.load(key, value),
+            16 => self.refused.load(key, value),
             tag => return Err(ApplyError::UnknownTable(tag)),
         }?;
         self.hash = self.hash.wrapping_add(hash);

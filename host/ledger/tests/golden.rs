@@ -6,7 +6,9 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tickhost_ledger::{
-    Command, Digest, Entry, Grant, JobName, JobSpec, LaunchId, RunId, Stamp, State, TickAt, codec,
+    Command, Digest, Entry, Grant, JobName, JobSpec, LaunchId, RunId, Stamp, State, TickAt,
+    access::{Access, Audited, Became, Role},
+    codec,
     command::{DecidedLaunch, DecidedSkip, Decision, KvChange, Stamped},
     effect::{ByteBuf, EffectResult, HttpAnswer},
     key::KeySource,
@@ -194,6 +196,34 @@ fn commands() -> Vec<(&'static str, Command)> {
                     ..Quota::default()
                 })),
                 by: "someone".into(),
+            },
+        ),
+        (
+            "put-access",
+            Command::PutAccess {
+                name: "ci".into(),
+                access: Box::new(Access {
+                    digest: Digest::of(b"secret"),
+                    role: Role::Deployer,
+                    namespace: Some("billing".into()),
+                    expires_at: Stamp(1_789_700_000_000),
+                    stored_at: Stamp(1_789_610_400_000),
+                    by: "someone".into(),
+                }),
+            },
+        ),
+        ("drop-access", Command::DropAccess { name: "ci".into(), by: "someone".into() }),
+        (
+            "audit",
+            Command::Audit {
+                records: vec![Audited {
+                    at: Stamp(1_789_610_400_000),
+                    by: "someone".into(),
+                    what: "PUT".into(),
+                    on: "/v1/jobs/a/b".into(),
+                    became: Became::Refused("no".into()),
+                    times: 3,
+                }],
             },
         ),
         ("release", Command::Release { choice: GapChoice::Repeat, by: "someone".into() }),

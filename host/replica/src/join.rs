@@ -36,16 +36,20 @@ pub struct JoinToken {
 impl JoinToken {
     /// A new one.
     pub fn new(authority: Digest) -> Self {
-        let random = || *uuid::Uuid::new_v4().as_bytes();
-        // Of each number six bits are fixed: two hashed together leave more than enough.
-        let secret = Digest::of(&[random(), random(), random()].concat()).0;
-        Self { authority, secret }
+        Self { authority, secret: secret() }
     }
 
     /// What the cluster keeps of the secret.
     pub fn digest(&self) -> Digest {
         Digest::of(&self.secret)
     }
+}
+
+/// 256 random bits.
+pub fn secret() -> [u8; 32] {
+    let random = || *uuid::Uuid::new_v4().as_bytes();
+    // Of each number six bits are fixed: three hashed together leave more than enough.
+    Digest::of(&[random(), random(), random()].concat()).0
 }
 
 /// Not in a log by accident.

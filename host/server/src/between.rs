@@ -10,10 +10,11 @@ use axum::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 use tickhost_executor::order::Order;
-use tickhost_ledger::{Digest, RunId, codec};
+use tickhost_ledger::{Digest, RunId, access::Audited, codec};
 use tickhost_replica::{Caller, Routes};
 
 use crate::{
+    audit,
     cluster::{self, Arrival, JoinRequest, RenewRequest},
     host::Host,
     leader::{Ask, Granted},
@@ -36,6 +37,7 @@ fn members(host: Host) -> Router {
         .route("/leader/arrive", post(arrive))
         .route("/leader/authority", post(authority))
         .route("/leader/renew", post(renew))
+        .route("/leader/audit", post(put_audit))
         .route("/executor/output", post(output))
         .route("/components/keep", post(keep_component))
         .route("/components/get", post(get_component))
@@ -74,6 +76,13 @@ async fn standing(State(host): State<Host>, Extension(caller): Extension<Caller>
 async fn order(State(host): State<Host>, body: Bytes) -> Response {
     match read::<Order>(&body) {
         Ok(order) => say(&host.obey(order).await),
+        Err(refused) => *refused,
+    }
+}
+
+async fn put_audit(State(host): State<Host>, body: Bytes) -> Response {
+    match read::<Vec<Audited>>(&body) {
+        Ok(records) => audit::put(&host, records).await.map_or_else(refuse, |()| say(&())),
         Err(refused) => *refused,
     }
 }

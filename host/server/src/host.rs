@@ -9,7 +9,7 @@ use std::{
 };
 
 use tickhost_executor::{Executor, ExecutorError};
-use tickhost_ledger::FIRST_NODE;
+use tickhost_ledger::{Digest, FIRST_NODE};
 use tickhost_replica::{
     Clock, Identity, Listen, OpenError, Replica, Setup, TlsListener, fault, identity::IdentityError,
 };
@@ -23,9 +23,11 @@ use uuid::Uuid;
 
 pub use crate::settings::Settings;
 use crate::{
+    audit::{self, Refusals},
     backup::{self, Backups},
     between, cluster, components, heartbeat, leader, member,
     metrics::Metrics,
+    token,
     watch::Watch,
 };
 
@@ -76,6 +78,9 @@ pub struct Parts {
     pub sandbox: Arc<dyn Runner>,
     /// Where it runs them, apart from Raft.
     pub guests: Handle,
+    /// Of the token with which whoever may read its data directory is the operator; `None` on a host that asks nobody who
+    /// they are.
+    pub operator: Option<Digest>,
 }
 
 impl Parts {
@@ -86,7 +91,9 @@ impl Parts {
         let node = identity.as_ref().map_or(FIRST_NODE, |identity| identity.node);
         let setup = Setup::on_disk(&settings.data, node, identity, Clock::default())?;
         let sandbox = sandbox(&settings)?;
-        Ok(Self { settings, setup, port, sandbox: Arc::new(sandbox), guests: guest_threads()? })
+        let operator =
+            if settings.open { None } else { Some(token::local(&settings.data).map_err(StartError::Refused)?) };
+        Ok(Self { settings, setup, port, sandbox: Arc::new(sandbox), guests: guest_threads()?, operator })
     }
 }
 
@@ -126,6 +133,10 @@ pub struct Host {
     pub(crate) metrics: Metrics,
     /// What is known of backups.
     pub(crate) backups: Arc<Backups>,
+    /// Of its operator's token; `None` where nobody is asked.
+    pub(crate) operator: Option<Digest>,
+    /// What was refused and is not written down yet.
+    pub(crate) refusals: Arc<Refusals>,
     /// Why the host cannot go on.
     failure: watch::Sender<Option<String>>,
 }
@@ -144,7 +155,7 @@ impl Host {
     /// # Errors
     /// Parts that do not fit, or are damaged.
     pub async fn assemble(parts: Parts) -> Result<Self, StartError> {
-        let Parts { settings, setup, port, sandbox, guests } = parts;
+        let Parts { settings, setup, port, sandbox, guests, operator } = parts;
         let clock = setup.clock.clone();
         let (replica, outputs) = Replica::open(setup).await?;
         if port.is_none() {
@@ -165,6 +176,8 @@ impl Host {
             watch: Arc::default(),
             metrics: Metrics::default(),
             backups: Arc::default(),
+            operator,
+            refusals: Arc::default(),
             failure: watch::Sender::new(None),
         };
         tokio::spawn(leader::act(host.clone(), outputs));
@@ -174,6 +187,7 @@ impl Host {
         tokio::spawn(crate::watch::watch(host.clone()));
         tokio::spawn(backup::keep(host.clone()));
         tokio::spawn(heartbeat::keep(host.clone()));
+        tokio::spawn(audit::keep(host.clone()));
         match port {
             Some((listener, address)) => {
                 tokio::spawn(serve_peers(host.clone(), listener, address));

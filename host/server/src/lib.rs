@@ -5,12 +5,14 @@
 //! clients see; `cli` has one file for each verb.
 
 pub mod api;
+mod audit;
 mod backup;
 mod between;
 pub mod cli;
 mod client;
 pub mod cluster;
 mod components;
+mod credentials;
 mod heartbeat;
 pub mod host;
 mod import;
@@ -21,4 +23,5 @@ mod member;
 mod metrics;
 mod restore;
 mod settings;
+mod token;
 mod watch;

@@ -17,9 +17,15 @@ pub struct Settings {
     /// Where the other nodes of its cluster reach this one; absent for a host that has no peers.
     #[serde(default)]
     pub peer: Option<PeerSettings>,
-    /// Where the API listens. Loopback: this version has no identity to ask for.
+    /// Where the API listens. Beyond loopback it takes `[tls]`, since whoever asks shows a token.
     #[serde(default = "listen")]
     pub listen: SocketAddr,
+    /// With what the API speaks TLS; absent for one that does not.
+    #[serde(default)]
+    pub tls: Option<TlsSettings>,
+    /// Asks nobody who they are: a developer's own host.
+    #[serde(skip)]
+    pub open: bool,
     /// Runs at a time.
     #[serde(default = "runs_max")]
     pub runs_max: u32,
@@ -78,6 +84,16 @@ pub struct HeartbeatSettings {
 /// Services that take these expect one a minute.
 fn beat_every_s() -> u32 {
     60
+}
+
+/// `[tls]`: how the API proves whose it is.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsSettings {
+    /// The certificate, and those between it and the authority's own, PEM. A new one is used within a minute.
+    pub certificate: PathBuf,
+    /// Its private key, PEM.
+    pub key: PathBuf,
 }
 
 /// `[backup]`: taken by whoever leads, so every node that votes needs it, with the same place.
@@ -164,6 +180,8 @@ impl Settings {
             data,
             peer: None,
             listen: listen(),
+            tls: None,
+            open: false,
             runs_max: runs_max(),
             memory_max_mib: memory_max_mib(),
             memory_overcommit: memory_overcommit(),
@@ -219,10 +237,10 @@ impl Settings {
     pub fn read(path: &Path) -> Result<Self, String> {
         let text = std::fs::read_to_string(path).map_err(|e| format!("read `{}`: {e}", path.display()))?;
         let settings: Self = toml::from_str(&text).map_err(|e| format!("read `{}`: {e}", path.display()))?;
-        if !settings.listen.ip().is_loopback() {
+        if !settings.listen.ip().is_loopback() && settings.tls.is_none() {
             return Err(format!(
-                "`listen = \"{}\"` in `{}`: this version asks nobody who they are, so it listens on loopback only; \
-                 write e.g. `127.0.0.1:7878`",
+                "`listen = \"{}\"` in `{}` is reached from other machines, and whoever asks shows a token: without TLS anybody \
+                 on the way could read it. Write `[tls]` with `certificate` and `key`, or listen on `127.0.0.1:7878`",
                 settings.listen,
                 path.display()
             ));

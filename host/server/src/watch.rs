@@ -20,12 +20,16 @@ const ALARMS_MAX: usize = 100;
 /// A median that was told longer ago than this is none.
 const TOLD_MS: i64 = 10_000;
 
+/// What is absent, and the namespace that it is about.
+type Alarm = (String, Option<String>);
+
 /// The time of the group, as this node was told it last, and what it has raised.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     /// The median of the voters' clocks less this machine's time since boot, and when it was told.
     median: Mutex<Option<(i64, i64)>>,
-    alarms: Mutex<Vec<String>>,
+    /// Each with the namespace that it is about, where it is about one.
+    alarms: Mutex<Vec<Alarm>>,
     /// The last look has shown something, and nothing was absent.
     is_all_well: AtomicBool,
 }
@@ -41,9 +45,10 @@ impl Watch {
         told.filter(|(_, at_ms)| now_ms - at_ms <= TOLD_MS).map(|(offset_ms, _)| Stamp(offset_ms + now_ms))
     }
 
-    /// What is absent at this moment.
-    pub(crate) fn alarms(&self) -> Vec<String> {
-        self.alarms.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// What is absent at this moment, as far as it is about what is asked for: a namespace, or none.
+    pub(crate) fn alarms(&self, is_asked: impl Fn(Option<&str>) -> bool) -> Vec<String> {
+        let alarms = self.alarms.lock().unwrap_or_else(PoisonError::into_inner);
+        alarms.iter().filter(|(_, about)| is_asked(about.as_deref())).map(|(alarm, _)| alarm.clone()).collect()
     }
 
     /// Whether this node sees at this moment that nothing is absent; no where it sees nothing.
@@ -67,7 +72,7 @@ fn clocks(host: &Host) -> Vec<String> {
 
 /// Looks for as long as the host runs. An alarm is raised once, and taken back when what was absent has come.
 pub(crate) async fn watch(host: Host) {
-    let mut raised: BTreeSet<String> = BTreeSet::new();
+    let mut raised: BTreeSet<Alarm> = BTreeSet::new();
     let mut is_blind = false;
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
@@ -83,12 +88,13 @@ pub(crate) async fn watch(host: Host) {
         };
         is_blind = false;
         let absent = host.replica.read(|state| absences(state, now, ALARMS_MAX));
-        let absent: BTreeSet<String> =
-            absent.iter().map(ToString::to_string).chain(restore::hold(&host)).chain(clocks(&host)).collect();
-        for alarm in absent.difference(&raised) {
+        let of_jobs = absent.into_iter().map(|absence| (absence.to_string(), Some(absence.job.namespace)));
+        let of_all = restore::hold(&host).into_iter().chain(clocks(&host)).map(|alarm| (alarm, None));
+        let absent: BTreeSet<Alarm> = of_jobs.chain(of_all).collect();
+        for (alarm, _) in absent.difference(&raised) {
             tracing::error!(alarm, "something did not happen");
         }
-        for alarm in raised.difference(&absent) {
+        for (alarm, _) in raised.difference(&absent) {
             tracing::info!(alarm, "it has happened after all");
         }
         host.watch.is_all_well.store(absent.is_empty(), Ordering::Relaxed);

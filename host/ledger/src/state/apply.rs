@@ -1,5 +1,5 @@
 //! `apply`: the one way in which the state changes. What each command does is beside: `nodes`, `restore`,
-//! `namespaces`, `jobs`, `rewind`, `launches`, `effects`.
+//! `namespaces`, `access`, `jobs`, `rewind`, `launches`, `effects`.
 
 use super::{Applied, ApplyError, State};
 use crate::{
@@ -15,6 +15,8 @@ pub(super) struct Context {
     pub(super) index: u64,
     pub(super) outputs: Vec<Output>,
     pub(super) changes: Changes,
+    /// Records of the audit log that the entry has led to so far.
+    pub(super) audited: u32,
 }
 
 pub(super) type Answer = Result<Reply, Refusal>;
@@ -27,11 +29,12 @@ impl State {
     /// Only where going on would let nodes differ; the process must stop.
     pub fn apply(&mut self, index: u64, entry: &Entry) -> Result<Applied, ApplyError> {
         let changes = Changes { rows: Vec::new(), hash: self.hash };
-        let mut cx = Context { at: Stamp(0), index, outputs: Vec::new(), changes };
+        let mut cx = Context { at: Stamp(0), index, outputs: Vec::new(), changes, audited: 0 };
         let mut replies = Vec::with_capacity(entry.commands.len());
         for stamped in &entry.commands {
             cx.at = stamped.at;
             let reply = self.dispatch(&mut cx, &stamped.command).unwrap_or_else(Reply::Refused);
+            self.audit_command(&mut cx, &stamped.command, &reply);
             replies.push(reply);
             if let Some(cluster) = self.cluster.get(&()).filter(|c| c.time < stamped.at) {
                 let cluster = Cluster { time: stamped.at, ..cluster.clone() };
@@ -52,6 +55,9 @@ impl State {
         self.kv.drain(&mut cx.changes)?;
         self.namespaces.drain(&mut cx.changes)?;
         self.spent.drain(&mut cx.changes)?;
+        self.access.drain(&mut cx.changes)?;
+        self.done.drain(&mut cx.changes)?;
+        self.refused.drain(&mut cx.changes)?;
         self.hash = cx.changes.hash;
         Ok(Applied { replies, outputs: cx.outputs, rows: cx.changes.rows })
     }
@@ -103,6 +109,9 @@ impl State {
             Command::DropComponent { digest, namespace, .. } => self.drop_component(digest, namespace.as_deref()),
             Command::Level { format } => self.raise_level(*format),
             Command::SetQuota { namespace, quota, by } => self.set_quota(cx, namespace, quota.as_deref(), by),
+            Command::PutAccess { name, access } => self.put_access(cx, name, access),
+            Command::DropAccess { name, .. } => self.drop_access(name),
+            Command::Audit { records } => self.put_audit(cx, records),
             Command::PutJob { job, spec, from_revision, next, checked, by } => {
                 self.put_job(cx, job, spec, *from_revision, next.clone(), checked.as_ref(), by)
             }

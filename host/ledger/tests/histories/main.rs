@@ -2,6 +2,7 @@
 //! exactly one verdict.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod access;
 mod cluster;
 mod host;
 mod quota;

@@ -1,7 +1,10 @@
 //! Namespaces: what is stored is refused at once, what is spent waits.
 
 use super::*;
-use tickhost_ledger::quota::{Checked, EVERY_NAMESPACE, Quota};
+use tickhost_ledger::{
+    command::NAMESPACES,
+    quota::{Checked, EVERY_NAMESPACE, Quota},
+};
 
 fn set(host: &mut Host, namespace: &str, quota: Quota) -> Reply {
     host.apply(Command::SetQuota { namespace: namespace.into(), quota: Some(Box::new(quota)), by: "someone".into() })
@@ -43,7 +46,7 @@ fn everything_that_a_job_must_not_be_is_told_in_one_report() {
     let strangers = vec!["http://other.example.net".into()];
     let checked = Checked { quota: revision, interval_s: Some(1), strangers };
     let spec = JobSpec { limits: Limits { memory_bytes: 1 << 41, ..Limits::default() }, ..spec() };
-    assert_eq!(host.apply(Command::Level { format: 5 }), Reply::Done);
+    assert_eq!(host.apply(Command::Level { format: NAMESPACES }), Reply::Done);
     let Reply::Refused(Refusal::OverQuota { violations, .. }) = put(&mut host, &job("a/second"), &spec, Some(checked))
     else {
         panic!("it is over its quota");

@@ -13,11 +13,11 @@ use axum::{
 use tickhost_replica::{CallError, ProposeError};
 use tokio::time::Instant;
 
-use super::{Problem, problem::NOT_TAKEN, routes::COMPONENT_BYTES_MAX};
+use super::{Problem, access::vouch, problem::NOT_TAKEN, routes::COMPONENT_BYTES_MAX};
 use crate::host::Host;
 
 /// Set on a request that another node has passed on: it is not passed on again.
-const FORWARDED: HeaderName = HeaderName::from_static("tickhost-forwarded-by");
+pub(super) const FORWARDED: HeaderName = HeaderName::from_static("tickhost-forwarded-by");
 /// Which node answered, and how it could.
 const SERVED: HeaderName = HeaderName::from_static("tickhost-served");
 /// An election takes less.
@@ -39,7 +39,7 @@ enum Place {
 
 fn place(request: &Request) -> Place {
     match (request.method(), request.uri().path()) {
-        (_, "/v1/status" | "/v1/certificate/renew" | "/metrics") => Place::Here,
+        (_, "/v1/status" | "/v1/certificate/renew" | "/metrics" | "/v1/whoami") => Place::Here,
         (_, "/v1/nodes") => Place::Leader,
         (&Method::GET, _) => Place::Anywhere,
         _ => Place::Leader,
@@ -123,6 +123,9 @@ async fn wait_for_leader(host: &Host) -> Option<u64> {
 }
 
 async fn pass_on(host: &Host, leader: u64, request: Request<Bytes>) -> Response {
+    let (mut parts, body) = request.into_parts();
+    vouch(host, &mut parts);
+    let request = Request::from_parts(parts, body);
     match host.replica.peers().forward(leader, request, ANSWER_WITHIN).await {
         Ok(response) => response.map(Body::from).into_response(),
         Err(CallError::NotSent { .. }) => {

@@ -6,7 +6,6 @@ use axum::{
     Json,
     body::Bytes,
     extract::{Path, State},
-    http::HeaderMap,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -15,9 +14,10 @@ use tickhost_replica::backup::Manifest;
 
 use super::{
     Problem,
-    routes::{Answer, body, by},
+    access::Who,
+    routes::{Answer, body},
 };
-use crate::{backup, cluster, host::Host, restore};
+use crate::{audit, backup, cluster, host::Host, restore};
 
 /// A node, as its leader knows it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -133,9 +133,9 @@ struct TokenBody {
     voter: bool,
 }
 
-pub(super) async fn token(State(host): State<Host>, headers: HeaderMap, bytes: Bytes) -> Answer<Value> {
+pub(super) async fn token(State(host): State<Host>, who: Who, bytes: Bytes) -> Answer<Value> {
     let TokenBody { within_s, voter } = body(&bytes)?;
-    let token = cluster::make_token(&host, Duration::from_secs(within_s), voter, &by(&headers)).await?;
+    let token = cluster::make_token(&host, Duration::from_secs(within_s), voter, &who.by()).await?;
     Ok(Json(json!({ "token": token.to_string() })))
 }
 
@@ -146,8 +146,10 @@ struct TransferBody {
     to: Option<u64>,
 }
 
-pub(super) async fn transfer(State(host): State<Host>, bytes: Bytes) -> Answer<Value> {
+pub(super) async fn transfer(State(host): State<Host>, who: Who, bytes: Bytes) -> Answer<Value> {
     let TransferBody { to } = body(&bytes)?;
+    let on = to.map_or("whoever is furthest".into(), |node| format!("node {node}"));
+    audit::begun(&host, who.by(), "transfer", on).await.map_err(Problem::unreachable)?;
     let leader = host.replica.hand_over(to).await.map_err(Problem::conflict)?;
     Ok(Json(json!({ "leader": leader })))
 }
@@ -158,19 +160,14 @@ struct DrainBody {
     draining: bool,
 }
 
-pub(super) async fn drain(
-    State(host): State<Host>,
-    Path(node): Path<u64>,
-    headers: HeaderMap,
-    bytes: Bytes,
-) -> Answer<Value> {
+pub(super) async fn drain(State(host): State<Host>, Path(node): Path<u64>, who: Who, bytes: Bytes) -> Answer<Value> {
     let DrainBody { draining } = body(&bytes)?;
-    cluster::drain(&host, node, draining, &by(&headers)).await?;
+    cluster::drain(&host, node, draining, &who.by()).await?;
     Ok(Json(json!({ "node": node, "draining": draining })))
 }
 
-pub(super) async fn remove(State(host): State<Host>, Path(node): Path<u64>, headers: HeaderMap) -> Answer<Value> {
-    cluster::remove(&host, node, &by(&headers)).await?;
+pub(super) async fn remove(State(host): State<Host>, Path(node): Path<u64>, who: Who) -> Answer<Value> {
+    cluster::remove(&host, node, &who.by()).await?;
     Ok(Json(json!({ "node": node, "outcome": "removed" })))
 }
 
@@ -181,9 +178,9 @@ struct DestroyedBody {
     node: u64,
 }
 
-pub(super) async fn destroyed(State(host): State<Host>, headers: HeaderMap, bytes: Bytes) -> Answer<Value> {
+pub(super) async fn destroyed(State(host): State<Host>, who: Who, bytes: Bytes) -> Answer<Value> {
     let DestroyedBody { node } = body(&bytes)?;
-    restore::destroyed(&host, node, &by(&headers)).await?;
+    restore::destroyed(&host, node, &who.by()).await?;
     Ok(Json(json!({ "node": node, "outcome": "destroyed" })))
 }
 
@@ -194,17 +191,20 @@ struct ReleaseBody {
     gap: GapChoice,
 }
 
-pub(super) async fn release(State(host): State<Host>, headers: HeaderMap, bytes: Bytes) -> Answer<Value> {
+pub(super) async fn release(State(host): State<Host>, who: Who, bytes: Bytes) -> Answer<Value> {
     let ReleaseBody { gap } = body(&bytes)?;
-    restore::release(&host, gap, &by(&headers)).await?;
+    restore::release(&host, gap, &who.by()).await?;
     Ok(Json(json!({ "outcome": "released" })))
 }
 
-pub(super) async fn take_backup(State(host): State<Host>) -> Answer<Manifest> {
+pub(super) async fn take_backup(State(host): State<Host>, who: Who) -> Answer<Manifest> {
+    audit::begun(&host, who.by(), "take-backup", "the cluster".into()).await.map_err(Problem::unreachable)?;
     Ok(Json(backup::take(&host).await?))
 }
 
-pub(super) async fn renew(State(host): State<Host>) -> Answer<Value> {
+pub(super) async fn renew(State(host): State<Host>, who: Who) -> Answer<Value> {
+    let on = format!("the certificate of node {}", host.replica.node());
+    audit::begun(&host, who.by(), "renew", on).await.map_err(Problem::unreachable)?;
     cluster::renew(&host).await.map_err(Problem::conflict)?;
     Ok(Json(json!({ "node": host.replica.node(), "outcome": "renewed" })))
 }

@@ -6,7 +6,6 @@ use axum::{
     Json,
     body::Bytes,
     extract::{Path, State},
-    http::HeaderMap,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -16,7 +15,10 @@ use tickhost_ledger::{
     quota::{EVERY_NAMESPACE, Held, Quota},
 };
 
-use super::routes::{Answer, body, by};
+use super::{
+    access::Who,
+    routes::{Answer, body},
+};
 use crate::{cluster, host::Host, jobs::check_rules};
 
 /// A namespace: what it may have, and what it has.
@@ -36,7 +38,7 @@ pub struct NamespaceView {
     pub cpu_ms_this_hour: u64,
 }
 
-pub(super) async fn list(State(host): State<Host>) -> Json<Vec<NamespaceView>> {
+pub(super) async fn list(State(host): State<Host>, who: Who) -> Json<Vec<NamespaceView>> {
     let now = host.clock.now();
     Json(host.replica.read(|state| {
         let own: BTreeSet<&String> = state.quotas().map(|(name, _)| name).collect();
@@ -52,27 +54,23 @@ pub(super) async fn list(State(host): State<Host>) -> Json<Vec<NamespaceView>> {
                 cpu_ms_this_hour: spent.cpu_us / 1_000,
             }
         };
-        names.into_iter().map(view).collect()
+        names.into_iter().filter(|name| who.sees(name)).map(view).collect()
     }))
 }
 
 pub(super) async fn put(
     State(host): State<Host>,
     Path(namespace): Path<String>,
-    headers: HeaderMap,
+    who: Who,
     bytes: Bytes,
 ) -> Answer<Value> {
     let quota: Quota = body(&bytes)?;
     check_rules("hosts", quota.hosts.iter().flatten())?;
-    set(&host, namespace, Some(Box::new(quota)), by(&headers)).await
+    set(&host, namespace, Some(Box::new(quota)), who.by()).await
 }
 
-pub(super) async fn remove(
-    State(host): State<Host>,
-    Path(namespace): Path<String>,
-    headers: HeaderMap,
-) -> Answer<Value> {
-    set(&host, namespace, None, by(&headers)).await
+pub(super) async fn remove(State(host): State<Host>, Path(namespace): Path<String>, who: Who) -> Answer<Value> {
+    set(&host, namespace, None, who.by()).await
 }
 
 async fn set(host: &Host, namespace: String, quota: Option<Box<Quota>>, by: String) -> Answer<Value> {

@@ -1,7 +1,7 @@
 //! Errors as clients see them (RFC 9457). Domain errors are mapped here, once.
 
 use axum::{
-    http::{HeaderName, HeaderValue, StatusCode, header},
+    http::{HeaderName, HeaderValue, Method, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use serde::{Deserialize, Serialize};
@@ -43,6 +43,27 @@ impl Problem {
     pub(crate) fn not_allowed() -> Self {
         let detail = "this path does not take that method; GET shows, PUT stores, POST acts, DELETE deletes";
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", detail)
+    }
+
+    pub(super) fn unreadable(detail: impl ToString) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad-request", detail)
+    }
+
+    pub(crate) fn unauthorized(detail: impl ToString) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "unauthorized", detail)
+    }
+
+    pub(crate) fn forbidden(detail: impl ToString) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "forbidden", detail)
+    }
+
+    /// Whether somebody was refused what they asked for: to change something, or to see what is not theirs.
+    pub(super) fn is_refusal_of(&self, method: &Method) -> bool {
+        match self.status {
+            401 | 403 => true,
+            400..=499 => method != Method::GET && method != Method::HEAD,
+            _ => false,
+        }
     }
 
     pub(crate) fn invalid(detail: impl ToString) -> Self {
@@ -92,6 +113,10 @@ impl IntoResponse for Problem {
         if self.title == NO_LEADER {
             response.headers_mut().insert(NOT_TAKEN, HeaderValue::from_static("there was no leader; ask again"));
         }
+        if status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response.extensions_mut().insert(self);
         response
     }
 }
@@ -109,6 +134,7 @@ impl From<Refusal> for Problem {
             | Refusal::NoComponent(_)
             | Refusal::NoLaunch(_)
             | Refusal::NoNode(_)
+            | Refusal::NoAccess(_)
             | Refusal::NotAtLarge { .. } => Self::not_found(refusal),
             Refusal::OverQuota { .. } => Self::new(StatusCode::UNPROCESSABLE_ENTITY, "over-quota", refusal),
             Refusal::Meaningless(_) => Self::invalid(refusal),

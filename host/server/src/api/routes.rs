@@ -6,22 +6,26 @@ use axum::{
     Json, Router,
     body::Bytes,
     extract::{DefaultBodyLimit, Path, Query, State},
-    http::{HeaderMap, HeaderName, header::CONTENT_TYPE},
+    http::{HeaderName, header::CONTENT_TYPE},
     middleware::{from_fn_with_state, map_response},
     routing::{delete, get, post, put},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tickhost_ledger::{
-    Command, Digest, JobName, JobSpec, LaunchId, RunId, TickAt, command::NAMESPACES, ids::check_name, rows::Component,
+    Command, Digest, JobName, JobSpec, LaunchId, RunId, State as Ledger, TickAt, command::NAMESPACES, ids::check_name,
+    rows::Component,
 };
 use tickhost_sandbox::{ComponentReport, OutputText};
-use tokio::net::TcpListener;
 use uuid::Uuid;
 
 use super::{
-    JobView, LaunchView, Problem, StatusView, forward::to_the_leader, members, namespaces,
+    JobView, LaunchView, Problem, StatusView,
+    access::{Who, authorize, identify},
+    forward::to_the_leader,
+    members, namespaces,
     problem::every_error_is_a_problem,
+    tokens,
 };
 use crate::{cluster, components, host::Host, jobs::verdict};
 
@@ -33,14 +37,6 @@ const OUTPUT_WITHIN: Duration = Duration::from_secs(10);
 const TICKS_MAX: usize = 10_000;
 
 pub(super) type Answer<T> = Result<Json<T>, Problem>;
-
-/// Serves the API until the listener fails.
-///
-/// # Errors
-/// The listener's.
-pub async fn serve(host: Host, listener: TcpListener) -> std::io::Result<()> {
-    axum::serve(listener, router(host)).await
-}
 
 /// What clients ask, also where another node passes it on.
 pub fn router(host: Host) -> Router {
@@ -68,24 +64,25 @@ pub fn router(host: Host) -> Router {
         .route("/v1/cluster/release", post(members::release))
         .route("/v1/certificate/renew", post(members::renew))
         .route("/v1/backups", post(members::take_backup))
+        .route("/v1/whoami", get(tokens::whoami))
+        .route("/v1/tokens", get(tokens::list))
+        .route("/v1/tokens/{name}", put(tokens::create).delete(tokens::revoke))
+        .route("/v1/audit", get(tokens::audit))
         .route("/metrics", get(metrics))
+        .route_layer(from_fn_with_state(host.clone(), authorize))
         .method_not_allowed_fallback(|| async { Problem::not_allowed() })
         .fallback(|| async { Problem::not_found("there is no such path; see `/v1/status`") })
         .layer(from_fn_with_state(host.clone(), to_the_leader))
         .layer(map_response(every_error_is_a_problem))
+        .layer(from_fn_with_state(host.clone(), identify))
         .with_state(host)
-}
-
-/// Who asks, as they say themselves. It is recorded, not believed.
-pub(super) fn by(headers: &HeaderMap) -> String {
-    headers.get("tickhost-by").and_then(|value| value.to_str().ok()).unwrap_or("unknown").to_owned()
 }
 
 pub(super) fn body<T: for<'a> Deserialize<'a>>(bytes: &[u8]) -> Result<T, Problem> {
     serde_json::from_slice(bytes).map_err(|e| Problem::invalid(format!("the body is not what is expected: {e}")))
 }
 
-async fn status(State(host): State<Host>) -> Json<StatusView> {
+async fn status(State(host): State<Host>, who: Who) -> Json<StatusView> {
     let raft = host.replica.status();
     let (backup, backup_failed) = host.backups.told();
     Json(host.replica.read(|state| StatusView {
@@ -107,7 +104,8 @@ async fn status(State(host): State<Host>) -> Json<StatusView> {
         open: state.all_open().count(),
         session: host.executor.session().map(|id| id.to_string()),
         has_lease: host.replica.has_lease(),
-        alarms: host.watch.alarms(),
+        alarms:
+            host.watch.alarms(|namespace| namespace.map_or(who.namespace.is_none(), |namespace| who.sees(namespace))),
         held: host.believed_now().and_then(|_| host.check_room()).err(),
         backup,
         backup_failed,
@@ -123,14 +121,14 @@ async fn metrics(State(host): State<Host>) -> Result<([(HeaderName, &'static str
 /// For which namespace a component is stored; absent for all of them.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ForNamespace {
-    namespace: Option<String>,
+pub(super) struct ForNamespace {
+    pub(super) namespace: Option<String>,
 }
 
 async fn put_component(
     State(host): State<Host>,
     Query(ForNamespace { namespace }): Query<ForNamespace>,
-    headers: HeaderMap,
+    who: Who,
     bytes: Bytes,
 ) -> Answer<ComponentReport> {
     if let Some(namespace) = &namespace {
@@ -143,7 +141,7 @@ async fn put_component(
     // Compiled ahead: a tick must not wait for it.
     let report = host.sandbox.admit(bytes.clone()).await?;
     let (size, imports) = (report.size, report.imports.clone());
-    let command = Command::PutComponent { digest, size, imports, namespace, by: by(&headers) };
+    let command = Command::PutComponent { digest, size, imports, namespace, by: who.by() };
     // Here and elsewhere at the same time.
     let (ready, spread) = tokio::join!(host.sandbox.prepare(digest), components::spread(&host, digest, &bytes));
     ready?;
@@ -157,10 +155,10 @@ async fn drop_component(
     State(host): State<Host>,
     Path(digest): Path<String>,
     Query(ForNamespace { namespace }): Query<ForNamespace>,
-    headers: HeaderMap,
+    who: Who,
 ) -> Answer<Value> {
     let digest: Digest = digest.parse()?;
-    cluster::propose(&host, Command::DropComponent { digest, namespace, by: by(&headers) }).await?;
+    cluster::propose(&host, Command::DropComponent { digest, namespace, by: who.by() }).await?;
     Ok(Json(json!({ "digest": digest, "outcome": "removed" })))
 }
 
@@ -178,8 +176,11 @@ async fn get_component(
     ))
 }
 
-async fn list_jobs(State(host): State<Host>) -> Json<Vec<JobView>> {
-    Json(host.replica.read(|state| state.jobs().map(|(name, job)| JobView::new(state, name, job)).collect()))
+async fn list_jobs(State(host): State<Host>, who: Who) -> Json<Vec<JobView>> {
+    Json(host.replica.read(|state| {
+        let seen = state.jobs().filter(|(name, _)| who.sees(&name.namespace));
+        seen.map(|(name, job)| JobView::new(state, name, job)).collect()
+    }))
 }
 
 async fn get_job(State(host): State<Host>, Path((namespace, name)): Path<(String, String)>) -> Answer<JobView> {
@@ -191,25 +192,27 @@ async fn get_job(State(host): State<Host>, Path((namespace, name)): Path<(String
 async fn put_job(
     State(host): State<Host>,
     Path((namespace, name)): Path<(String, String)>,
-    headers: HeaderMap,
+    who: Who,
     bytes: Bytes,
 ) -> Answer<Value> {
     let name = JobName::new(&namespace, &name)?;
     let spec: JobSpec = body(&bytes)?;
-    if host.sandbox.has_component(&spec.component) {
+    // Of another's component nothing is told, not even how much it needs.
+    let is_its_own = |state: &Ledger| state.component(&spec.component).is_some_and(|row| row.is_for(&namespace));
+    if host.replica.read(is_its_own) && host.sandbox.has_component(&spec.component) {
         host.sandbox.check_memory(spec.component, spec.limits.memory_bytes).await?;
     }
-    let stored = host.put_job(&name, &spec, &by(&headers)).await?;
+    let stored = host.put_job(&name, &spec, &who.by()).await?;
     Ok(Json(json!(stored)))
 }
 
 async fn delete_job(
     State(host): State<Host>,
     Path((namespace, name)): Path<(String, String)>,
-    headers: HeaderMap,
+    who: Who,
 ) -> Answer<Value> {
     let name = JobName::new(&namespace, &name)?;
-    host.delete_job(&name, &by(&headers)).await?;
+    host.delete_job(&name, &who.by()).await?;
     Ok(Json(json!({ "job": name.to_string(), "outcome": "deleted" })))
 }
 
@@ -222,22 +225,18 @@ struct PauseBody {
 async fn pause(
     State(host): State<Host>,
     Path((namespace, name)): Path<(String, String)>,
-    headers: HeaderMap,
+    who: Who,
     bytes: Bytes,
 ) -> Answer<Value> {
     let name = JobName::new(&namespace, &name)?;
     let PauseBody { note } = body(&bytes)?;
-    host.pause_job(&name, &note, &by(&headers)).await?;
+    host.pause_job(&name, &note, &who.by()).await?;
     Ok(Json(json!({ "job": name.to_string(), "outcome": "paused" })))
 }
 
-async fn resume(
-    State(host): State<Host>,
-    Path((namespace, name)): Path<(String, String)>,
-    headers: HeaderMap,
-) -> Answer<Value> {
+async fn resume(State(host): State<Host>, Path((namespace, name)): Path<(String, String)>, who: Who) -> Answer<Value> {
     let name = JobName::new(&namespace, &name)?;
-    host.resume_job(&name, &by(&headers)).await?;
+    host.resume_job(&name, &who.by()).await?;
     Ok(Json(json!({ "job": name.to_string(), "outcome": "resumed" })))
 }
 
@@ -255,13 +254,13 @@ struct TriggerBody {
 async fn trigger(
     State(host): State<Host>,
     Path((namespace, name)): Path<(String, String)>,
-    headers: HeaderMap,
+    who: Who,
     bytes: Bytes,
 ) -> Answer<Value> {
     let name = JobName::new(&namespace, &name)?;
     let TriggerBody { tick, same_key, id } = body(&bytes)?;
     let tick = tick.map(|tick| tick.parse::<TickAt>()).transpose()?;
-    let launch = host.trigger(&name, tick, same_key, id, &by(&headers)).await?;
+    let launch = host.trigger(&name, tick, same_key, id, &who.by()).await?;
     Ok(Json(json!({ "launch": launch.to_string() })))
 }
 
@@ -317,8 +316,8 @@ fn interval(host: &Host, name: &JobName, query: &TicksQuery) -> Result<(TickAt, 
 }
 
 #[derive(Deserialize)]
-struct LaunchQuery {
-    id: String,
+pub(super) struct LaunchQuery {
+    pub(super) id: String,
 }
 
 async fn launch(State(host): State<Host>, Query(query): Query<LaunchQuery>) -> Answer<LaunchView> {
@@ -338,8 +337,8 @@ struct LogsView {
 }
 
 #[derive(Deserialize)]
-struct LogsQuery {
-    launch: String,
+pub(super) struct LogsQuery {
+    pub(super) launch: String,
     /// The attempt; the latest where absent.
     attempt: Option<u32>,
     /// Lines from this number on.

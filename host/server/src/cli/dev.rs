@@ -9,7 +9,6 @@ use std::{
 use clap::Args;
 use notify::{RecursiveMode, Watcher};
 use tokio::{
-    net::TcpListener,
     signal::unix::{SignalKind, signal},
     sync::mpsc,
 };
@@ -20,7 +19,7 @@ use super::{
 };
 use crate::{
     api,
-    client::Client,
+    client::{Client, Target},
     host::{Host, Settings},
     settings::loopback,
 };
@@ -56,7 +55,7 @@ impl Dev {
                 self.listen
             )));
         }
-        let mut settings = Settings { listen: self.listen, ..Settings::in_dir(self.data.clone()) };
+        let mut settings = Settings { listen: self.listen, open: true, ..Settings::in_dir(self.data.clone()) };
         // What a developer's jobs speak to runs beside them.
         settings.egress.allow = loopback();
         // Before anything is started: a manifest that is wrong is said at once.
@@ -64,7 +63,7 @@ impl Dev {
             apply::read(path)?;
         }
         let paths = self.paths;
-        run(settings, move |client| watch(client, paths)).await
+        run(settings, move |address| watch(address, paths)).await
     }
 }
 
@@ -76,7 +75,7 @@ impl Serve {
 }
 
 /// Runs a host until it is told to stop or cannot go on.
-async fn run<F>(settings: Settings, beside: impl FnOnce(Client) -> F) -> Result<(), CliError>
+async fn run<F>(settings: Settings, beside: impl FnOnce(SocketAddr) -> F) -> Result<(), CliError>
 where
     F: Future<Output = Result<(), CliError>>,
 {
@@ -86,21 +85,17 @@ where
         told(panic);
         std::process::abort();
     }));
-    let listen = settings.listen;
-    let listener = TcpListener::bind(listen)
-        .await
-        .map_err(|e| CliError::failed(format!("listen on {listen}: {e}; choose another address with --listen")))?;
-    let address = listener.local_addr().map_err(|e| CliError::failed(e.to_string()))?;
+    let listener = api::Listener::bind(&settings).await.map_err(CliError::failed)?;
+    let address = listener.address;
     let host = Host::start(settings).await.map_err(|e| CliError::failed(e.to_string()))?;
     tracing::info!(%address, data = %host.settings.data.display(), "the host is up");
-    let client = Client::new(&format!("http://{address}"))?;
     let mut terminate = signal(SignalKind::terminate()).map_err(|e| CliError::failed(e.to_string()))?;
     let ended = tokio::select! {
         failed = host.failed() => return Err(CliError::failed(failed)),
         served = api::serve(host.clone(), listener) => {
             Err(CliError::failed(format!("the API has stopped: {served:?}")))
         }
-        ended = beside(client) => ended,
+        ended = beside(address) => ended,
         _ = tokio::signal::ctrl_c() => Ok(()),
         _ = terminate.recv() => Ok(()),
     };
@@ -111,7 +106,8 @@ where
 
 /// Applies manifests, and again when something in their folders changes. A fault is told and waits for the next
 /// change.
-async fn watch(client: Client, paths: Vec<PathBuf>) -> Result<(), CliError> {
+async fn watch(address: SocketAddr, paths: Vec<PathBuf>) -> Result<(), CliError> {
+    let client = Client::new(&Target { url: format!("http://{address}"), token: None, ca: None })?;
     let (changed, mut changes) = mpsc::unbounded_channel();
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
         if event.is_ok_and(|event| !event.kind.is_access()) {

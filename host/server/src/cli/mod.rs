@@ -22,15 +22,16 @@ mod namespace;
 mod next;
 mod status;
 mod table;
+mod token;
 
-use std::{io::IsTerminal, process::ExitCode};
+use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
 
 use chrono::{DateTime, Datelike, Utc};
 use clap::{Parser, Subcommand, ValueEnum};
 use serde::Serialize;
 use tracing_subscriber::EnvFilter;
 
-use crate::client::Client;
+use crate::client::{Client, Target};
 
 /// A replicated cron whose jobs are sandboxed WebAssembly components.
 ///
@@ -41,6 +42,9 @@ struct Cli {
     /// The host to speak to.
     #[arg(long, env = "TICKHOST_URL", default_value = "http://127.0.0.1:7878", global = true)]
     url: String,
+    /// The authority of the host's certificate (PEM), where it is none that this machine knows.
+    #[arg(long, env = "TICKHOST_CA", global = true)]
+    ca: Option<PathBuf>,
     /// How lists and details are printed.
     #[arg(long, value_enum, default_value = "text", global = true)]
     format: Format,
@@ -105,6 +109,12 @@ enum Verb {
     Nodes,
     /// Show how the host stands.
     Status,
+    Login(token::Login),
+    /// Say who may ask the host for what.
+    #[command(subcommand)]
+    Token(token::Token),
+    /// Show who has changed what, and what was refused.
+    Audit(token::Audit),
 }
 
 /// Why a verb did not do what was asked, and the exit code that says so.
@@ -154,7 +164,8 @@ fn fail(error: &CliError) -> ExitCode {
 }
 
 async fn run(cli: Cli) -> Result<(), CliError> {
-    let client = || Client::new(&cli.url);
+    let target = || Target::of(&cli.url, cli.ca.clone());
+    let client = || Client::new(&target()?);
     let format = cli.format;
     match cli.verb {
         Verb::Dev(verb) => verb.run().await,
@@ -179,6 +190,9 @@ async fn run(cli: Cli) -> Result<(), CliError> {
         Verb::Backup(verb) => verb.run(client, format).await,
         Verb::Nodes => cluster::nodes(&client()?, format).await,
         Verb::Status => status::show(&client()?, format).await,
+        Verb::Login(verb) => verb.run(&target()?, format).await,
+        Verb::Token(verb) => verb.run(&client()?, format).await,
+        Verb::Audit(verb) => verb.run(&client()?, format).await,
     }
 }
 

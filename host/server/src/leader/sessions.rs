@@ -267,7 +267,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn a_run_table_that_the_cluster_does_not_know_takes_no_seat() {
         let dir = tempfile::tempdir().unwrap();
-        let host = Host::start(Settings::in_dir(dir.path().to_owned())).await.unwrap();
+        let host = Host::start(Settings { open: true, ..Settings::in_dir(dir.path().to_owned()) }).await.unwrap();
         let session = host.executor.session();
         let sequence = host.executor.next_sequence().await.unwrap();
         let stranger = Ask { store: Uuid::from_u128(1), ..question(&host, None, sequence, None) };
