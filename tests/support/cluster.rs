@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    io::Write,
     net::SocketAddr,
     path::{Path, PathBuf},
     process::Output,
@@ -77,9 +76,12 @@ impl Node {
         };
         under.extend(place.under);
         let config = dir.join(format!("{name}.toml"));
-        let text = format!("data = \"{}\"\nlisten = \"{api}\"\n{more}\n[peer]\nlisten = \"{peer}\"\n", data.display());
+        let text = format!(
+            "data = \"{}\"\nlisten = \"{api}\"\n{more}\n[peer]\nlisten = \"{peer}\"\n{OPEN_EGRESS}",
+            data.display()
+        );
         std::fs::write(&config, text).expect("write the settings");
-        let node = Self {
+        Self {
             number: 0,
             process: None,
             data,
@@ -89,21 +91,7 @@ impl Node {
             api,
             under,
             program: place.program,
-        };
-        if node.program.is_none() {
-            node.open_egress();
         }
-        node
-    }
-
-    /// Adds [`OPEN_EGRESS`]. Builds before 2026-12 know no such setting, and guard nothing.
-    ///
-    /// # Panics
-    /// Where the settings cannot be written.
-    pub fn open_egress(&self) {
-        let settings = std::fs::OpenOptions::new().append(true).open(&self.config);
-        let added = settings.and_then(|mut file| file.write_all(OPEN_EGRESS.as_bytes()));
-        added.expect("write the settings");
     }
 
     /// The settings' file.

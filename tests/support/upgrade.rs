@@ -38,7 +38,6 @@ impl UpgradeTest {
             trial.mark();
             trial.stop(number).await;
             trial.cluster.node(number).program = None;
-            trial.cluster.node(number).open_egress();
             trial.cluster.node(number).start().await;
             trial.cluster.until_whole(3, 3).await;
             trial.mark();
