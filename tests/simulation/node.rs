@@ -199,8 +199,7 @@ impl Node {
         let (setup, store) = self.setup(boot);
         let port = SimListen { world: self.world.clone(), node: self.id, boot };
         let parts = Parts {
-            settings: Settings::in_dir(self.dir.clone()),
-            operator: None,
+            settings: Settings { open: true, ..Settings::in_dir(self.dir.clone()) },
             setup,
             port: Some((Box::new(port), address(self.id))),
             sandbox: Arc::new(SimRunner { seed: self.seed, store }),

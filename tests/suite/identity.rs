@@ -119,7 +119,13 @@ fn sent(body: &Value) -> Sent {
 async fn whoever_shows_no_good_token_gets_nothing_and_is_told_why() {
     let f = Guarded::start(1, 0).await;
     let good = f.token("good", "viewer", None);
-    assert_eq!(f.get(&good, "/v1/status").await.status, 200);
+    for path in ["/v1/status", "/v1/nodes", "/metrics"] {
+        assert_eq!(f.get(&good, path).await.status, 200, "{path}");
+    }
+    for name in ["local", "nobody", "dev", "node-1"] {
+        let taken = f.node().cli(&["token", "create", name, "--role", "viewer"]);
+        assert!(said(&taken).contains("how the audit log names somebody else"), "{}", said(&taken));
+    }
     let (named, secret) = good.rsplit_once('-').unwrap();
     let other = format!("{named}-{}", secret.chars().rev().collect::<String>());
     for (token, why) in [
@@ -184,7 +190,11 @@ async fn what_was_changed_is_in_the_audit_log() {
         .collect();
     assert_eq!(
         changed,
-        [("transfer", "whoever is furthest", "begun"), ("put-access", "token ci", "done"), ("pause", "a/job", "done"),]
+        [
+            ("transfer", "whoever is furthest", "begun"),
+            ("create-token", "token ci", "done"),
+            ("pause", "a/job", "done"),
+        ]
     );
     // Who made the first token read it from the data directory.
     let text = said(&as_ops(&["audit"]));
@@ -201,6 +211,9 @@ async fn a_nodes_own_token_is_vouched_for_by_nodes_that_vote_only() {
     assert!(executor.cli(&["status"]).status.success(), "it answers that itself");
     let refused = executor.cli(&["namespace", "remove", "a"]);
     assert!(said(&refused).contains("node 2 does not vote"), "{}", said(&refused));
+    let records = f.refused("nobody", 1).await;
+    let is_that = |row: &Value| row["on"] == "/v1/namespaces/a" && row["by"] == "nobody@127.0.0.1";
+    assert!(records.iter().any(is_that), "{records:?}");
     let nodes = f.ask(executor, &token, "GET", "/v1/nodes", Sent::default()).await;
     assert_eq!(nodes.status, 200, "passed on with the token: {}", nodes.body);
     let own = support::host::token(&executor.data).unwrap();

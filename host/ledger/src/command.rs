@@ -431,26 +431,33 @@ impl Command {
         all.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned()
     }
 
-    /// Who asked for it, and what it is about, where somebody did.
-    pub fn asked(&self) -> Option<(&str, String)> {
+    /// Who asked for it, what it does, and to what, where somebody did: as the audit log has it. The words are part of
+    /// rows, so that they stay what they are.
+    pub fn asked(&self) -> Option<(&str, &'static str, String)> {
+        let component = |digest: &Digest, namespace: &Option<String>| match namespace {
+            Some(namespace) => format!("{digest} of namespace {namespace}"),
+            None => digest.to_string(),
+        };
         match self {
-            Self::PutJob { job, by, .. }
-            | Self::DeleteJob { job, by, .. }
-            | Self::Pause { job, by, .. }
-            | Self::Resume { job, by, .. } => Some((by, job.to_string())),
-            Self::Trigger { launch, by, .. } => Some((by, launch.to_string())),
-            Self::PutComponent { digest, namespace, by, .. } | Self::DropComponent { digest, namespace, by } => {
-                let owner = namespace.as_ref().map(|namespace| format!(" of namespace {namespace}"));
-                Some((by, format!("{digest}{}", owner.unwrap_or_default())))
+            Self::PutJob { job, by, .. } => Some((by, "put-job", job.to_string())),
+            Self::DeleteJob { job, by, .. } => Some((by, "delete-job", job.to_string())),
+            Self::Pause { job, by, .. } => Some((by, "pause", job.to_string())),
+            Self::Resume { job, by, .. } => Some((by, "resume", job.to_string())),
+            Self::Trigger { launch, by, .. } => Some((by, "trigger", launch.to_string())),
+            Self::PutComponent { digest, namespace, by, .. } => {
+                Some((by, "put-component", component(digest, namespace)))
             }
-            Self::SetQuota { namespace, by, .. } => Some((by, format!("namespace {namespace}"))),
-            Self::PutAccess { name, access } => Some((&access.by, format!("token {name}"))),
-            Self::DropAccess { name, by } => Some((by, format!("token {name}"))),
-            Self::PutToken { by, .. } => Some((by, "a token to join with".into())),
-            Self::Drain { node, by, .. } | Self::Remove { node, by } | Self::Destroyed { node, by } => {
-                Some((by, format!("node {node}")))
+            Self::DropComponent { digest, namespace, by } => Some((by, "drop-component", component(digest, namespace))),
+            Self::SetQuota { namespace, by, .. } => Some((by, "set-quota", format!("namespace {namespace}"))),
+            Self::PutAccess { name, access } => Some((&access.by, "create-token", format!("token {name}"))),
+            Self::DropAccess { name, by } => Some((by, "revoke-token", format!("token {name}"))),
+            Self::PutToken { by, .. } => Some((by, "create-join-token", "the cluster".into())),
+            Self::Drain { node, by, draining } => {
+                Some((by, if *draining { "drain" } else { "undrain" }, format!("node {node}")))
             }
-            Self::Release { by, .. } => Some((by, "the hold after a restore".into())),
+            Self::Remove { node, by } => Some((by, "remove", format!("node {node}"))),
+            Self::Destroyed { node, by } => Some((by, "destroyed", format!("node {node}"))),
+            Self::Release { by, .. } => Some((by, "release", "the cluster".into())),
             // Nobody did: nodes, their clocks, runs.
             Self::Found { .. }
             | Self::Admit { .. }

@@ -393,17 +393,26 @@ fn read(path: &Path) -> Result<String, IdentityError> {
     std::fs::read_to_string(path).map_err(|e| failed("read", path)(e.to_string()))
 }
 
-/// For the owner's eyes only, and whole or not at all.
 fn write(path: &Path, text: &str) -> Result<(), IdentityError> {
+    write_private(path, text).map_err(|e| failed("write", path)(e.to_string()))
+}
+
+/// Writes a file for the owner's eyes only, whole or not at all.
+///
+/// # Errors
+/// The file system's.
+pub fn write_private(path: &Path, text: &str) -> io::Result<()> {
     let partial = path.with_extension("partial");
-    let written = || -> io::Result<()> {
-        let mut file = std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&partial)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&partial, path)?;
-        path.parent().map_or(Ok(()), |dir| std::fs::File::open(dir)?.sync_all())
-    };
-    written().map_err(|e| failed("write", path)(e.to_string()))
+    // One that is there already would keep the rights that it has.
+    match std::fs::remove_file(&partial) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = std::fs::File::options().write(true).create_new(true).mode(0o600).open(&partial)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&partial, path)?;
+    path.parent().map_or(Ok(()), |dir| std::fs::File::open(dir)?.sync_all())
 }
 
 #[cfg(test)]

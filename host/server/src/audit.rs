@@ -44,7 +44,9 @@ impl Refusals {
         let mut key = (short(by), short(what), short(on), short(why));
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         if pending.len() >= APART_MAX && !pending.contains_key(&key) {
-            key = ("many".into(), "many".into(), "many".into(), "more was refused than is kept one by one".into());
+            // No token has this name.
+            let all = || "*".to_owned();
+            key = (all(), all(), all(), "more was refused than is kept one by one".into());
         }
         let row = pending.entry(key).or_default();
         *row = (at, row.1 + 1);
@@ -84,7 +86,7 @@ pub(crate) async fn begun(host: &Host, by: String, what: &str, on: String) -> Re
     write(host, &[record]).await.map_err(|error| format!("write it to the audit log first: {error}"))
 }
 
-/// Has the leader write them.
+/// Has the leader write them: twice, where its answer was lost.
 async fn write(host: &Host, records: &[Audited]) -> Result<(), String> {
     // Not every node knows of them yet.
     if host.replica.read(|state| state.level()) < IDENTITY {
@@ -99,6 +101,11 @@ async fn write(host: &Host, records: &[Audited]) -> Result<(), String> {
             asked.await.map_err(|error| error.to_string())
         }
     }
+}
+
+/// Whether another node may say that: never that something was done.
+pub(crate) fn may_be_told(records: &[Audited]) -> bool {
+    records.iter().all(|record| matches!(record.became, Became::Refused(_) | Became::Begun))
 }
 
 /// Writes them, as the leader.

@@ -82,6 +82,7 @@ async fn order(State(host): State<Host>, body: Bytes) -> Response {
 
 async fn put_audit(State(host): State<Host>, body: Bytes) -> Response {
     match read::<Vec<Audited>>(&body) {
+        Ok(records) if !audit::may_be_told(&records) => refuse("what was done is recorded by what did it"),
         Ok(records) => audit::put(&host, records).await.map_or_else(refuse, |()| say(&())),
         Err(refused) => *refused,
     }

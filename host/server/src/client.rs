@@ -103,7 +103,7 @@ impl Client {
                 let message = format!("`{}` is no URL of a host; expected e.g. http://127.0.0.1:7878", self.target.url);
                 return CliError::refused(message);
             }
-            let e = describe(&e);
+            let e = cause(&e);
             CliError::unreachable(format!(
                 "no host answers at {}: {e}; start one with `tickhost dev`, or name one with --url or TICKHOST_URL",
                 self.target.url
@@ -134,13 +134,10 @@ fn authority(path: &Path) -> Result<Vec<Certificate>, CliError> {
     Ok(certificates)
 }
 
-/// An error with the one that it rests on most: what is wrong with a certificate is three errors down.
-fn describe(error: &dyn std::error::Error) -> String {
-    let mut last = error;
-    while let Some(source) = last.source() {
-        last = source;
-    }
-    last.to_string()
+/// What an error rests on: what is wrong with a certificate is three errors down.
+fn cause(error: &reqwest::Error) -> String {
+    let errors = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
+    errors.last().map_or_else(String::new, ToString::to_string)
 }
 
 async fn problem(response: Response) -> CliError {

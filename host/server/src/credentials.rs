@@ -2,12 +2,11 @@
 
 use std::{
     collections::BTreeMap,
-    io::Write,
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
 use serde::{Deserialize, Serialize};
+use tickhost_replica::identity::write_private;
 
 /// What is shown to one host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,19 +64,8 @@ impl Credentials {
     pub(crate) fn write(&self, path: &Path) -> Result<(), String> {
         let failed = |why: String| format!("write `{}`: {why}", path.display());
         let text = toml::to_string(self).map_err(|e| failed(e.to_string()))?;
-        let write = || {
-            if let Some(dir) = path.parent() {
-                std::fs::create_dir_all(dir)?;
-            }
-            let new = path.with_extension("new");
-            // Made anew, so that it has its rights from the beginning.
-            let _ = std::fs::remove_file(&new);
-            let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            std::fs::rename(&new, path)
-        };
-        write().map_err(|error: std::io::Error| failed(error.to_string()))
+        let dir = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+        dir.and_then(|()| write_private(path, &text)).map_err(|error| failed(error.to_string()))
     }
 }
 

@@ -78,9 +78,6 @@ pub struct Parts {
     pub sandbox: Arc<dyn Runner>,
     /// Where it runs them, apart from Raft.
     pub guests: Handle,
-    /// Of the token with which whoever may read its data directory is the operator; `None` on a host that asks nobody who
-    /// they are.
-    pub operator: Option<Digest>,
 }
 
 impl Parts {
@@ -91,9 +88,7 @@ impl Parts {
         let node = identity.as_ref().map_or(FIRST_NODE, |identity| identity.node);
         let setup = Setup::on_disk(&settings.data, node, identity, Clock::default())?;
         let sandbox = sandbox(&settings)?;
-        let operator =
-            if settings.open { None } else { Some(token::local(&settings.data).map_err(StartError::Refused)?) };
-        Ok(Self { settings, setup, port, sandbox: Arc::new(sandbox), guests: guest_threads()?, operator })
+        Ok(Self { settings, setup, port, sandbox: Arc::new(sandbox), guests: guest_threads()? })
     }
 }
 
@@ -133,7 +128,7 @@ pub struct Host {
     pub(crate) metrics: Metrics,
     /// What is known of backups.
     pub(crate) backups: Arc<Backups>,
-    /// Of its operator's token; `None` where nobody is asked.
+    /// Of the token with which whoever may read its data directory is the operator; `None` where nobody is asked.
     pub(crate) operator: Option<Digest>,
     /// What was refused and is not written down yet.
     pub(crate) refusals: Arc<Refusals>,
@@ -155,7 +150,9 @@ impl Host {
     /// # Errors
     /// Parts that do not fit, or are damaged.
     pub async fn assemble(parts: Parts) -> Result<Self, StartError> {
-        let Parts { settings, setup, port, sandbox, guests, operator } = parts;
+        let Parts { settings, setup, port, sandbox, guests } = parts;
+        let operator =
+            (!settings.open).then(|| token::local(&settings.data)).transpose().map_err(StartError::Refused)?;
         let clock = setup.clock.clone();
         let (replica, outputs) = Replica::open(setup).await?;
         if port.is_none() {

@@ -286,6 +286,22 @@ mod tests {
         assert!(of(2.5).tight(86 << 20).is_some());
     }
 
+    /// Whoever asks shows a token, and anybody on the way could read it.
+    #[test]
+    fn beyond_loopback_it_takes_tls() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("host.toml");
+        let read = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            Settings::read(&path)
+        };
+        let open = "data = \"d\"\nlisten = \"0.0.0.0:7878\"\n";
+        let refused = read(open).unwrap_err();
+        assert!(refused.contains("`listen = \"0.0.0.0:7878\"`") && refused.contains("Write `[tls]`"), "{refused}");
+        assert!(read(&format!("{open}[tls]\ncertificate = \"c.pem\"\nkey = \"k.pem\"\n")).is_ok());
+        assert!(read("data = \"d\"\nlisten = \"[::1]:7878\"\n").is_ok());
+    }
+
     #[test]
     fn a_factor_that_means_nothing_is_refused() {
         let dir = tempfile::tempdir().unwrap();

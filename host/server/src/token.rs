@@ -1,13 +1,17 @@
 //! Tokens: what somebody shows to say who they are.
 
-use std::{fmt, io::Write, os::unix::fs::OpenOptionsExt, path::Path, str::FromStr};
+use std::{fmt, path::Path, str::FromStr};
 
 use tickhost_ledger::{Digest, ids::check_name};
-use tickhost_replica::join;
+use tickhost_replica::{identity::write_private, join};
 
 const PREFIX: &str = "tickhost-access-1-";
-/// The token of whoever may read a node's data directory. No other one has this name.
+/// The token of whoever may read a node's data directory.
 pub(crate) const LOCAL: &str = "local";
+/// Whoever shows no good token, in the audit log.
+pub(crate) const NOBODY: &str = "nobody";
+/// Whoever asks a host that asks nobody.
+pub(crate) const DEVELOPER: &str = "dev";
 /// Where that lies, below the data directory.
 const LOCAL_FILE: &str = "operator.token";
 
@@ -62,6 +66,16 @@ impl FromStr for AccessToken {
     }
 }
 
+/// A node's operator, in the audit log.
+pub(crate) fn operator_of(node: u64) -> String {
+    format!("node-{node}")
+}
+
+/// Whether no token may have that name: the audit log would take its holder for somebody else.
+pub(crate) fn is_reserved(name: &str) -> bool {
+    [LOCAL, NOBODY, DEVELOPER].contains(&name) || name.starts_with("node-")
+}
+
 /// The digest of the token with which whoever may read this data directory is the operator. The first time it is made.
 ///
 /// # Errors
@@ -76,17 +90,8 @@ pub(crate) fn local(data: &Path) -> Result<Digest, String> {
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let token = AccessToken::new(LOCAL);
-            let made = || {
-                std::fs::create_dir_all(data)?;
-                // Under its name only once it is whole: a crash in between must not leave half a token.
-                let new = path.with_extension("new");
-                let file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new);
-                let mut file = file?;
-                writeln!(file, "{token}")?;
-                file.sync_all()?;
-                std::fs::rename(&new, &path)
-            };
-            made().map_err(|error: std::io::Error| failed("write", error.to_string()))?;
+            let made = std::fs::create_dir_all(data).and_then(|()| write_private(&path, &format!("{token}\n")));
+            made.map_err(|error| failed("write", error.to_string()))?;
             Ok(token.digest())
         }
         Err(error) => Err(failed("read", error.to_string())),

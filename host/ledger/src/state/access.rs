@@ -17,8 +17,8 @@ const REFUSED_MAX: usize = 10_000;
 /// An expired right is kept this long, so that its holder is told what is the matter with it.
 const EXPIRED_MS: u64 = 30 * 24 * 3_600 * 1_000;
 
-/// The entry of the log that it came with, and which of that entry's.
-pub(super) type AuditKey = (u64, u32);
+/// The epoch, the entry of its log, and which of that entry's: in a restored cluster the log begins anew.
+pub(super) type AuditKey = (u64, u64, u32);
 
 // Reading.
 impl State {
@@ -100,14 +100,15 @@ impl State {
             Reply::Unchanged => Became::Unchanged,
             _ => Became::Done,
         };
-        if let Some((by, on)) = command.asked() {
-            let (by, what) = (by.to_owned(), kebab(&command.name()));
+        if let Some((by, what, on)) = command.asked() {
+            let (by, what) = (by.to_owned(), what.to_owned());
             self.write_audit(cx, Audited { at: cx.at, by, what, on, became, times: 1 });
         }
     }
 
     fn write_audit(&mut self, cx: &mut Context, record: Audited) {
-        let key = (cx.index, cx.audited);
+        let epoch = self.cluster().map_or(0, |cluster| cluster.epoch);
+        let key = (epoch, cx.index, cx.audited);
         cx.audited += 1;
         match record.became {
             Became::Refused(_) => keep(&mut self.refused, key, record, REFUSED_MAX),
@@ -122,16 +123,4 @@ fn keep(table: &mut Table<AuditKey, Audited>, key: AuditKey, record: Audited, mo
         let Some(oldest) = table.iter().next().map(|(key, _)| *key) else { return };
         table.remove(&oldest);
     }
-}
-
-/// `PutJob` as people write it.
-fn kebab(name: &str) -> String {
-    let mut text = String::with_capacity(name.len() + 4);
-    for (i, letter) in name.chars().enumerate() {
-        if letter.is_uppercase() && i > 0 {
-            text.push('-');
-        }
-        text.extend(letter.to_lowercase());
-    }
-    text
 }

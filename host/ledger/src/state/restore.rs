@@ -44,6 +44,11 @@ impl State {
         for token in tokens {
             self.tokens.remove(&token);
         }
+        // Nobody knows which of them were revoked since.
+        let accesses: Vec<String> = self.accesses().map(|(name, _)| name.clone()).collect();
+        for name in accesses {
+            self.access.remove(&name);
+        }
         let restored = Restored { backup: backup.to_owned(), taken_at, at: cx.at, at_large, gap: None };
         let row = Cluster {
             id,

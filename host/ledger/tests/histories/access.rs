@@ -141,3 +141,29 @@ fn the_log_forgets_the_oldest_and_refusals_push_out_nothing_that_was_done() {
     let loaded = State::load(host.rows.iter().map(|(k, v)| (k.as_slice(), v.as_slice()))).unwrap();
     assert_eq!(loaded.hash(), host.state.hash());
 }
+
+/// What was revoked after the backup must not be good again; and what happens after the restore is newer than what the
+/// backup has, though the log begins anew.
+#[test]
+fn a_restore_gives_back_the_audit_log_and_no_right() {
+    let mut host = host();
+    let ci = access(&host, b"ci", Role::Deployer, None);
+    assert_eq!(give(&mut host, "ci", &ci), Reply::Done);
+    assert_eq!(host.put(spec()), Reply::Done);
+    let before = recorded(&host);
+    host.index = 0;
+    let restore = Command::Restore {
+        cluster: Uuid::from_u128(11),
+        node: 2,
+        address: "n:1".into(),
+        backup: "monday".into(),
+        taken_at: Stamp(host.now),
+    };
+    assert_eq!(host.apply(restore), Reply::Done);
+    assert_eq!(host.state.accesses().count(), 0);
+    let ops = access(&host, b"ops", Role::Operator, None);
+    assert_eq!(give(&mut host, "ops", &ops), Reply::Done);
+    let after = recorded(&host);
+    assert_eq!(after[0], ("create-token".into(), "token ops".into(), Became::Done));
+    assert_eq!(after[1..], before);
+}

@@ -14,12 +14,12 @@ use tickhost_replica::Caller;
 use super::{
     Problem,
     forward::FORWARDED,
-    listen::Client,
+    listen::ClientAddress,
     routes::{ForNamespace, LaunchQuery, LogsQuery},
 };
 use crate::{
     host::Host,
-    token::{AccessToken, LOCAL},
+    token::{AccessToken, DEVELOPER, LOCAL, NOBODY, operator_of},
 };
 
 /// Set by the node that passes a request on: the address that it came from.
@@ -38,15 +38,9 @@ pub(super) struct Who {
     /// Until when, RFC 3339; `None` for a node's operator.
     pub(super) expires_at: Option<String>,
     from: String,
-    /// May do so here only: other nodes are told by this one.
-    is_local: bool,
 }
 
 impl Who {
-    fn operator(name: String, from: String, is_local: bool) -> Self {
-        Self { name, role: Role::Operator, namespace: None, expires_at: None, from, is_local }
-    }
-
     /// Who, and from where, as the ledger keeps it.
     pub(super) fn by(&self) -> String {
         format!("{}@{}", self.name, self.from)
@@ -75,8 +69,8 @@ impl Who {
                 self.name
             ))),
             Scope::Cluster => Err(Problem::forbidden(format!(
-                "`{}` is a token for namespace `{own}`, and this is about the whole cluster; components are asked for with \
-                 `?namespace={own}`",
+                "`{}` is a token for namespace `{own}`, and this is about the whole cluster; where there is a \
+                 `?namespace=`, write `{own}`",
                 self.name
             ))),
         }
@@ -146,26 +140,41 @@ fn query<T: DeserializeOwned>(uri: &Uri) -> Result<T, Problem> {
     Ok(query)
 }
 
-/// Where the connection comes from.
-fn address(extensions: &Extensions) -> Option<String> {
-    extensions.get::<ConnectInfo<Client>>().map(|ConnectInfo(Client(address))| address.ip().to_string())
+/// What somebody shows for it that they may ask.
+enum Shown {
+    /// That they may read a node's data directory. The one that says so is this node, or one that votes.
+    Operator(String),
+    Token(AccessToken),
 }
 
-/// Who asks, as far as this node knows at this moment.
-fn who(host: &Host, headers: &HeaderMap, extensions: &Extensions) -> Result<Who, Problem> {
-    let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
-    let peer = extensions.get::<Caller>().and_then(|Caller(node)| *node);
-    let from = match peer {
-        Some(_) => text(FROM).map(ToOwned::to_owned),
-        None => address(extensions),
+/// The node that has passed the request on, if one has.
+fn passed_on_by(extensions: &Extensions) -> Option<u64> {
+    extensions.get::<Caller>().and_then(|Caller(node)| *node)
+}
+
+fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+/// The address that the request comes from.
+fn from(headers: &HeaderMap, extensions: &Extensions) -> String {
+    let address = match passed_on_by(extensions) {
+        Some(_) => text(headers, FROM).map(ToOwned::to_owned),
+        None => extensions
+            .get::<ConnectInfo<ClientAddress>>()
+            .map(|ConnectInfo(ClientAddress(address))| address.ip().to_string()),
     };
-    let from = from.unwrap_or_else(|| "unknown".into());
-    let Some(operator) = host.operator else { return Ok(Who::operator("dev".into(), from, true)) };
-    if let Some(node) = peer {
+    address.unwrap_or_else(|| "unknown".into())
+}
+
+fn shown(host: &Host, headers: &HeaderMap, extensions: &Extensions) -> Result<Shown, Problem> {
+    let Some(operator) = host.operator else { return Ok(Shown::Operator(DEVELOPER.into())) };
+    let token = text(headers, AUTHORIZATION);
+    if let Some(node) = passed_on_by(extensions) {
         // Nodes that only execute are trusted with less: whoever has taken one over must not have the cluster.
         if headers.contains_key(OPERATOR) {
             let is_trusted = host.replica.voters().contains(&node);
-            return is_trusted.then(|| Who::operator(format!("node-{node}"), from, true)).ok_or_else(|| {
+            return is_trusted.then(|| Shown::Operator(operator_of(node))).ok_or_else(|| {
                 Problem::forbidden(format!(
                     "node {node} does not vote, so its own token is good for what that node answers itself; use a token of \
                      `tickhost token create`, or that of a node that votes"
@@ -174,11 +183,11 @@ fn who(host: &Host, headers: &HeaderMap, extensions: &Extensions) -> Result<Who,
         }
         // An older node has asked nobody. It is gone once the upgrade is done.
         let is_older = host.replica.read(|state| state.below(IDENTITY).any(|(older, _)| older == node));
-        if is_older && text(AUTHORIZATION).is_none() {
-            return Ok(Who::operator(format!("node-{node}"), from, true));
+        if is_older && token.is_none() {
+            return Ok(Shown::Operator(operator_of(node)));
         }
     }
-    let token = text(AUTHORIZATION).ok_or_else(|| {
+    let token = token.ok_or_else(|| {
         Problem::unauthorized(
             "this host asks who you are; send `Authorization: Bearer TOKEN`. With the command line: `tickhost login`, or the \
              token in TICKHOST_TOKEN. An operator makes one with `tickhost token create`; the first one is in \
@@ -189,52 +198,62 @@ fn who(host: &Host, headers: &HeaderMap, extensions: &Extensions) -> Result<Who,
         .strip_prefix("Bearer ")
         .ok_or_else(|| Problem::unauthorized("`Authorization` is of another kind; expected `Bearer TOKEN`"))?;
     let token: AccessToken = token.parse().map_err(Problem::unauthorized)?;
-    let unknown = || {
-        let name = &token.name;
-        Problem::unauthorized(format!(
-            "token `{name}` is not known here: it was revoked, is another cluster's, or is not whole"
-        ))
-    };
-    if token.name == LOCAL {
-        let node = format!("node-{}", host.replica.node());
-        return (token.digest() == operator).then(|| Who::operator(node, from, true)).ok_or_else(unknown);
+    match token.name == LOCAL {
+        true if token.digest() == operator => Ok(Shown::Operator(operator_of(host.replica.node()))),
+        true => Err(unknown(&token)),
+        false => Ok(Shown::Token(token)),
     }
+}
+
+fn unknown(token: &AccessToken) -> Problem {
+    Problem::unauthorized(format!(
+        "token `{}` is not known here: it was revoked, is another cluster's, or is not whole",
+        token.name
+    ))
+}
+
+/// Who that is, as far as this node knows at this moment.
+fn known(host: &Host, shown: &Shown, from: String) -> Result<Who, Problem> {
+    let token = match shown {
+        Shown::Operator(name) => {
+            let name = name.clone();
+            return Ok(Who { name, role: Role::Operator, namespace: None, expires_at: None, from });
+        }
+        Shown::Token(token) => token,
+    };
     let access = host.replica.read(|state| state.access(&token.name).cloned());
-    let access = access.filter(|access| access.digest == token.digest()).ok_or_else(unknown)?;
+    let access = access.filter(|access| access.digest == token.digest()).ok_or_else(|| unknown(token))?;
     if access.expires_at <= host.clock.now() {
         return Err(Problem::unauthorized(format!(
             "token `{}` has expired: it was good until {}; ask an operator for another one",
             token.name, access.expires_at
         )));
     }
-    Ok(Who {
-        name: token.name,
-        role: access.role,
-        namespace: access.namespace,
-        expires_at: Some(access.expires_at.to_string()),
-        from,
-        is_local: false,
-    })
+    let expires_at = Some(access.expires_at.to_string());
+    Ok(Who { name: token.name.clone(), role: access.role, namespace: access.namespace, expires_at, from })
 }
 
 /// Lets nobody in who is unknown, and has written down what was refused.
 pub(super) async fn identify(State(host): State<Host>, mut request: Request, next: Next) -> Response {
-    if request.extensions().get::<Caller>().is_none() {
+    if passed_on_by(request.extensions()).is_none() {
         // Only nodes say these.
         for name in [FROM, OPERATOR, FORWARDED] {
             request.headers_mut().remove(name);
         }
     }
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let known = match who(&host, request.headers(), request.extensions()) {
-        // It may have been given out just now.
-        Err(_) if host.replica.catch_up().await.is_ok() => who(&host, request.headers(), request.extensions()),
-        known => known,
+    let from = from(request.headers(), request.extensions());
+    let who = match shown(&host, request.headers(), request.extensions()) {
+        Ok(shown) => match known(&host, &shown, from.clone()) {
+            // It may have been given out just now.
+            Err(_) if host.replica.catch_up().await.is_ok() => known(&host, &shown, from.clone()),
+            known => known,
+        },
+        Err(problem) => Err(problem),
     };
-    let from = address(request.extensions()).unwrap_or_else(|| "unknown".into());
-    let (by, response) = match known {
+    let (by, response) = match who {
         Ok(who) => (who.by(), next.run(request).await),
-        Err(problem) => (format!("nobody@{from}"), problem.into_response()),
+        Err(problem) => (format!("{NOBODY}@{from}"), problem.into_response()),
     };
     // What another node has answered, that one has written down.
     if let Some(problem) = response.extensions().get::<Problem>()
@@ -257,7 +276,8 @@ pub(super) async fn authorize(
     // Where other nodes pass it on.
     let route = route.strip_prefix("/api").unwrap_or(route);
     let namespace = params.iter().find(|(name, _)| *name == "namespace").map(|(_, value)| value);
-    let allowed = who(&host, request.headers(), request.extensions()).and_then(|who| {
+    let allowed = shown(&host, request.headers(), request.extensions()).and_then(|shown| {
+        let who = known(&host, &shown, from(request.headers(), request.extensions()))?;
         who.check(&need(request.method(), route, namespace, request.uri())?)?;
         Ok(who)
     });
@@ -270,13 +290,12 @@ pub(super) async fn authorize(
     }
 }
 
-/// Has another node know who asks, as this one does.
+/// Has another node know from where somebody asks, and, where it could not know that, that it is this one's operator.
 pub(super) fn vouch(host: &Host, parts: &mut Parts) {
-    let Ok(who) = who(host, &parts.headers, &parts.extensions) else { return };
-    if let Ok(from) = HeaderValue::from_str(&who.from) {
+    if let Ok(from) = HeaderValue::from_str(&from(&parts.headers, &parts.extensions)) {
         parts.headers.insert(FROM, from);
     }
-    if who.is_local {
+    if let Ok(Shown::Operator(_)) = shown(host, &parts.headers, &parts.extensions) {
         parts.headers.remove(AUTHORIZATION);
         parts.headers.insert(OPERATOR, HeaderValue::from_static("yes"));
     }
@@ -295,7 +314,7 @@ mod tests {
 
     fn token(role: Role, namespace: Option<&str>) -> Who {
         let namespace = namespace.map(ToOwned::to_owned);
-        Who { name: "x".into(), role, namespace, expires_at: None, from: "10.0.0.1".into(), is_local: false }
+        Who { name: "x".into(), role, namespace, expires_at: None, from: "10.0.0.1".into() }
     }
 
     #[test]

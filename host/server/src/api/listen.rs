@@ -65,7 +65,7 @@ impl Listener {
 /// # Errors
 /// The listener's.
 pub async fn serve(host: Host, listener: Listener) -> io::Result<()> {
-    let service = router(host).into_make_service_with_connect_info::<Client>();
+    let service = router(host).into_make_service_with_connect_info::<ClientAddress>();
     match listener.tls {
         None => axum::serve(listener.tcp, service).await,
         Some(certificate) => axum::serve(Tls::new(listener.tcp, certificate)?, service).await,
@@ -74,15 +74,15 @@ pub async fn serve(host: Host, listener: Listener) -> io::Result<()> {
 
 /// Where a request comes from.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Client(pub(super) SocketAddr);
+pub(super) struct ClientAddress(pub(super) SocketAddr);
 
-impl Connected<IncomingStream<'_, TcpListener>> for Client {
+impl Connected<IncomingStream<'_, TcpListener>> for ClientAddress {
     fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Self {
         Self(*stream.remote_addr())
     }
 }
 
-impl Connected<IncomingStream<'_, Tls>> for Client {
+impl Connected<IncomingStream<'_, Tls>> for ClientAddress {
     fn connect_info(stream: IncomingStream<'_, Tls>) -> Self {
         Self(*stream.remote_addr())
     }
@@ -199,5 +199,42 @@ impl axum::serve::Listener for Tls {
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
         self.tcp.local_addr()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    /// An exchange takes two writes: in between, and for as long as the files are of no use, the old one stays.
+    #[test]
+    fn a_new_certificate_is_used_once_its_key_goes_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = TlsSettings { certificate: dir.path().join("api.pem"), key: dir.path().join("api.key") };
+        let make = || {
+            let key = rcgen::KeyPair::generate().unwrap();
+            let params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+            (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
+        };
+        let ((first, first_key), (second, second_key)) = (make(), make());
+        let write = |certificate: &str, key: &str| {
+            std::fs::write(&settings.certificate, certificate).unwrap();
+            std::fs::write(&settings.key, key).unwrap();
+        };
+        write(&first, &first_key);
+        let certificate = Certificate::read(settings.clone()).unwrap();
+        let old = certificate.current().cert.clone();
+        for (wrong, key) in [(&second, &first_key), (&String::new(), &second_key), (&second, &String::new())] {
+            write(wrong, key);
+            certificate.look();
+            assert_eq!(certificate.current().cert, old);
+            let refused = Certificate::read(settings.clone()).unwrap_err();
+            assert!(refused.starts_with("`[tls] certificate`") || refused.starts_with("`[tls] key`"), "{refused}");
+        }
+        write(&second, &second_key);
+        certificate.look();
+        assert_ne!(certificate.current().cert, old);
     }
 }

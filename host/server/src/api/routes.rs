@@ -107,8 +107,9 @@ async fn status(State(host): State<Host>, who: Who) -> Json<StatusView> {
         alarms:
             host.watch.alarms(|namespace| namespace.map_or(who.namespace.is_none(), |namespace| who.sees(namespace))),
         held: host.believed_now().and_then(|_| host.check_room()).err(),
-        backup,
-        backup_failed,
+        // Where they lie is the operators'.
+        backup: backup.filter(|_| who.namespace.is_none()),
+        backup_failed: backup_failed.filter(|_| who.namespace.is_none()),
         rows: state.counts().map(|(name, count)| (name.to_owned(), count)).to_vec(),
     }))
 }

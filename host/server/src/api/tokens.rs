@@ -21,7 +21,7 @@ use super::{
 use crate::{
     cluster,
     host::Host,
-    token::{AccessToken, LOCAL},
+    token::{AccessToken, is_reserved},
 };
 
 /// Records in one answer.
@@ -101,8 +101,10 @@ pub(super) async fn create(
     if let Some(namespace) = &namespace {
         check_name("namespace", namespace)?;
     }
-    if name == LOCAL {
-        return Err(Problem::invalid(format!("`{LOCAL}` is the name of every node's own token; choose another one")));
+    if is_reserved(&name) {
+        return Err(Problem::invalid(format!(
+            "`{name}` is how the audit log names somebody else; choose another name, e.g. `ci-billing`"
+        )));
     }
     if !(1..=WITHIN_S_MAX).contains(&within_s) {
         return Err(Problem::invalid(format!(

@@ -109,6 +109,7 @@ enum Verb {
     Nodes,
     /// Show how the host stands.
     Status,
+    /// Keep a token for the host. It is read from the standard input, so that it stays out of the shell's history.
     Login(token::Login),
     /// Say who may ask the host for what.
     #[command(subcommand)]

@@ -5,7 +5,7 @@ use std::{
     path::PathBuf,
 };
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use tickhost_ledger::{access::Became, ids::check_name};
 
@@ -17,7 +17,6 @@ use crate::{
     token::AccessToken,
 };
 
-/// Keep a token for a host. It is read from the standard input, so that it stays out of the shell's history.
 #[derive(Debug, Args)]
 pub(super) struct Login {}
 
@@ -35,25 +34,16 @@ pub(super) enum Token {
 pub(super) struct Create {
     /// Its name, as the audit log will have it.
     name: String,
-    /// What its holder may do.
-    #[arg(long, value_enum)]
-    role: RoleName,
+    /// `viewer`: looks at jobs, launches and what they wrote. `deployer`: also stores components and jobs, pauses them and
+    /// launches them by hand. `operator`: may do everything.
+    #[arg(long, value_parser = ["viewer", "deployer", "operator"])]
+    role: String,
     /// In this namespace only.
     #[arg(long)]
     namespace: Option<String>,
     /// For how many days it is good.
     #[arg(long, default_value_t = 90, value_parser = clap::value_parser!(u64).range(1..=730))]
     days: u64,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum RoleName {
-    /// Looks at jobs, launches and what they wrote.
-    Viewer,
-    /// Stores components and jobs, pauses them, launches them by hand.
-    Deployer,
-    /// May do everything.
-    Operator,
 }
 
 #[derive(Debug, Args)]
@@ -111,12 +101,8 @@ impl Token {
         match self {
             Self::Create(verb) => {
                 check_name("token", &verb.name).map_err(|e| CliError::refused(e.to_string()))?;
-                let role = match verb.role {
-                    RoleName::Viewer => "viewer",
-                    RoleName::Deployer => "deployer",
-                    RoleName::Operator => "operator",
-                };
-                let body = json!({ "role": role, "namespace": verb.namespace, "within_s": verb.days * 24 * 3_600 });
+                let body =
+                    json!({ "role": verb.role, "namespace": verb.namespace, "within_s": verb.days * 24 * 3_600 });
                 let answer: Value = client.put(&format!("/v1/tokens/{}", verb.name), &body).await?;
                 if format == Format::Json {
                     return print_json(&answer);
